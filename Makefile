@@ -1,0 +1,53 @@
+# make repro   the pipeline, from nothing: environment, data, models, evidence, table
+# make test    the tests          make lint   style and import contract
+# make lock    pin the dependencies again (after a change of pyproject.toml)
+# EXTRA=gpu takes onnxruntime-gpu; RUN is put before every stage's command (a container, say).
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+EXTRA ?= cpu
+VENV ?= .venv
+READY := $(VENV)/.ready-$(EXTRA)
+IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
+
+.PHONY: repro test lint format lock clean
+
+repro: $(READY)
+	@$(IN_VENV) OCTAVO_RUN="$(RUN)" dvc repro $(STAGES)
+	@$(IN_VENV) python stages/report.py
+
+test: $(READY)
+	@$(IN_VENV) python -m pytest $(ARGS)
+
+lint: $(READY)
+	@$(IN_VENV) ruff check .
+	@$(IN_VENV) ruff format --check .
+	@$(IN_VENV) lint-imports
+
+format: $(READY)
+	@$(IN_VENV) ruff check --fix . ; $(IN_VENV) ruff format .
+
+# uv installs about five times faster than pip; where it cannot (another index set up for pip alone), pip does the same from
+# the same hashed lock.
+$(READY): requirements/$(EXTRA).txt requirements/demo.txt requirements/bootstrap.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it, or name it: make PYTHON=/path/to/python3"; exit 2; }
+	@echo "setting up $(VENV) ($(EXTRA)) ..."
+	@test -x "$(VENV)/bin/python" || $(PYTHON) -m venv "$(VENV)"
+	@"$(VENV)/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@"$(VENV)/bin/uv" pip install -q --native-tls --python "$(VENV)/bin/python" --require-hashes -r requirements/$(EXTRA).txt \
+		|| "$(VENV)/bin/python" -m pip install -q --require-hashes -r requirements/$(EXTRA).txt
+	@"$(VENV)/bin/uv" pip install -q --native-tls --python "$(VENV)/bin/python" --no-deps --require-hashes -r requirements/demo.txt \
+		|| "$(VENV)/bin/python" -m pip install -q --no-deps --require-hashes -r requirements/demo.txt
+	@"$(VENV)/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm -f "$(VENV)"/.ready-* && touch "$(READY)"
+
+COMPILE = "$(VENV)/bin/uv" pip compile --native-tls --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --no-header -q
+lock:
+	$(COMPILE) --extra cpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/cpu.txt
+	$(COMPILE) --extra gpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/gpu.txt
+	$(COMPILE) --no-deps requirements/demo.in -o requirements/demo.txt
+	$(COMPILE) requirements/bootstrap.in -o requirements/bootstrap.txt
+
+clean:
+	rm -rf "$(VENV)"

@@ -1,0 +1,43 @@
+"""The front door that all stage scripts share: arguments, params, and errors as one plain message with an exit code.
+
+Exit codes: 0 done, 2 a mistake that the message tells how to mend, 1 a bug (with its traceback), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from octavo.errors import OctavoError
+
+__all__ = ["PARAMS", "parser", "run"]
+
+PARAMS = Path("params.yaml")
+
+
+def parser(doc: str | None, *, model_required: bool = True) -> argparse.ArgumentParser:
+    """An argument parser with what every stage takes: `--model NAME` and `--params FILE`.
+
+    Args:
+        doc: the script's docstring, shown by `--help`.
+        model_required: false for scripts that have something to do without a model.
+    """
+    arguments = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--model", required=model_required, metavar="NAME", help="a key of `models:` in params.yaml")
+    arguments.add_argument("--params", type=Path, default=PARAMS, metavar="FILE", help="the parameters (default: params.yaml)")
+    return arguments
+
+
+def run(main: Callable[[], None]) -> None:
+    """Call `main` and exit: an OctavoError becomes its text on stderr and exit code 2, never a traceback."""
+    try:
+        main()
+    except OctavoError as error:
+        sys.stdout.flush()
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; outputs are as they were", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""What leaves the pipeline: the manifest beside every model."""

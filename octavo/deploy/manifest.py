@@ -1,0 +1,77 @@
+"""manifest.json beside each model.onnx: what it is, what it was made from, with which settings and versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import SourceError
+from octavo.files import read_json, sha256_bytes, sha256_file, write_json
+from octavo.layout import MANIFEST, MODEL
+from octavo.params.grammar import Block
+from octavo.runtime.host import fingerprint, versions
+from octavo.runtime.session import Session
+
+__all__ = ["block_hash", "model_bytes", "read_manifest", "write_manifest"]
+
+
+def block_hash(block: Block) -> str:
+    """SHA-256 of a params block's content, defaults filled in, so that spelling out a default changes nothing."""
+    return sha256_bytes(block.model_dump_json(by_alias=True).encode())
+
+
+def model_bytes(folder: str | Path) -> int:
+    """Bytes of a variant's model: model.onnx and its external data."""
+    return sum(path.stat().st_size for path in Path(folder).glob(f"{MODEL}*"))
+
+
+def write_manifest(folder: str | Path, *, name: str, variant: str, spec: Any, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Write manifest.json for the model.onnx in `folder`, after loading it once.
+
+    Args:
+        folder: holds model.onnx; the manifest goes beside it.
+        name: the model's name.
+        variant: one of `octavo.layout.VARIANTS`.
+        spec: the model's params.
+        made: what it was made from and with which settings; JSON values.
+
+    Raises:
+        ModelRunError: ONNX Runtime cannot load the model.
+    """
+    folder = Path(folder)
+    session = Session(folder / MODEL)
+    manifest = {
+        "name": name,
+        "variant": variant,
+        "task": spec.task.model_dump(mode="json"),
+        "file": MODEL,
+        "sha256": sha256_file(folder / MODEL),
+        "bytes": model_bytes(folder),
+        "inputs": [{"name": key, "shape": session.input_shapes[key], "type": session.input_types[key]} for key in session.inputs],
+        "outputs": session.outputs,
+        "preprocessing": spec.input.model_dump(mode="json"),
+        "made": dict(made),
+        "versions": {"octavo": importlib.metadata.version("octavo"), **versions()},
+        "host": fingerprint(),
+    }
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of a variant's folder, after checking that the model is the one it describes.
+
+    Raises:
+        SourceError: there is none, or the model file is another one.
+    """
+    folder = Path(folder)
+    try:
+        manifest = read_json(folder / MANIFEST)
+        digest = sha256_file(folder / MODEL)
+    except FileNotFoundError as error:
+        raise SourceError(f"{error.filename}: no such file", "run `dvc repro` to make it, or `dvc pull` to fetch it") from error
+    if digest != manifest["sha256"]:
+        raise SourceError(f"{folder / MODEL} is not the file that its manifest describes", "run `dvc checkout`, or `dvc repro`")
+    return manifest

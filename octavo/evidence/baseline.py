@@ -1,0 +1,60 @@
+"""FP32 ONNX against the torch module it came from, without torch: `export` kept the module's outputs on some images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import DataError
+from octavo.evidence.fidelity import Fidelity
+from octavo.images.dataset import Images, open_set
+from octavo.runtime.session import Session
+from octavo.tasks import SCORES
+
+__all__ = ["TORCH_OUTPUTS", "torch_baseline"]
+
+# Keys are "<sha256 of the image>/<output>".
+TORCH_OUTPUTS = "torch_outputs.npz"
+
+
+def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any) -> dict[str, Any]:
+    """Run FP32 on the images that `export` ran torch on.
+
+    Args:
+        folder: models/<model>/fp32.
+        session: of its model.onnx.
+        input_name: the graph input that takes the image.
+        spec: the model's params.
+
+    Returns:
+        `torch.images`, `torch.max_abs_diff`, `torch.sqnr_db`, `torch.cosine_min` and, for classification, `torch.agreement`; empty
+        for a model that did not come from torch.
+
+    Raises:
+        DataError: an image is no longer in the calibration set.
+    """
+    if not (folder / TORCH_OUTPUTS).is_file():
+        return {}
+    truths: dict[str, dict[str, np.ndarray]] = {}
+    with np.load(folder / TORCH_OUTPUTS, allow_pickle=False) as archive:
+        for key in archive.files:
+            digest, output = key.split("/", 1)
+            truths.setdefault(digest, {})[output] = archive[key]
+    items = [item for item in open_set(spec.data.calibration, "data.calibration") if item.sha256 in truths]
+    if {item.sha256 for item in items} != set(truths):
+        raise DataError(
+            f"images that {folder} was checked on are gone from {spec.data.calibration.path}", "run the export stage again"
+        )
+    fidelity = Fidelity()
+    scores = [SCORES[spec.task.name](spec.task) for _ in range(2)] if spec.task.name in SCORES else []
+    for item, tensor in Images(items, spec.input):
+        outputs, truth = session.run_finite({input_name: tensor}, item.name), truths[item.sha256]
+        fidelity.update(truth, outputs)
+        for score, values in zip(scores, (outputs, truth), strict=False):
+            score.update(values, truth, None)
+    found = {key: value for key, value in fidelity.metrics().items() if key in ("sqnr_db", "max_abs_diff", "cosine_min")}
+    if scores:
+        found["agreement"] = scores[0].metrics(scores[1])["agreement"]
+    return {"torch.images": len(items)} | {f"torch.{key}": float(f"{value:.6g}") for key, value in found.items()}

@@ -1,0 +1,80 @@
+"""How close a variant's raw outputs are to FP32's on the same images; needs no labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+__all__ = ["SQNR_CAP", "Fidelity", "cosine", "sqnr_db"]
+
+# Identical outputs have no noise; JSON has no infinity.
+SQNR_CAP = 200.0
+
+
+def sqnr_db(signal: float, noise: float) -> float:
+    """Signal to quantization noise ratio in dB from two sums of squares, capped at `SQNR_CAP`; 0 for no signal."""
+    if noise == 0:
+        return SQNR_CAP
+    return float(np.clip(10 * np.log10(signal / noise), -SQNR_CAP, SQNR_CAP)) if signal > 0 else 0.0
+
+
+def cosine(first: np.ndarray, second: np.ndarray) -> float:
+    """Cosine of two arrays as flat vectors; 1 for two zero vectors, 0 where only one is zero."""
+    a, b = first.ravel().astype(np.float64), second.ravel().astype(np.float64)
+    lengths = np.linalg.norm(a) * np.linalg.norm(b)
+    if lengths == 0:
+        return 1.0 if not a.any() and not b.any() else 0.0
+    return float(np.clip(a @ b / lengths, -1, 1))
+
+
+@dataclass
+class Fidelity:
+    """Running fidelity of one variant, over all float outputs; nothing but sums is kept.
+
+    Attributes:
+        signal, noise: per output, sums of squares of FP32's values and of the difference.
+        cosines: per image, over all outputs together.
+        largest: per output, the largest absolute difference.
+    """
+
+    signal: dict[str, float] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+    cosines: list[float] = field(default_factory=list)
+
+    def update(self, reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> None:
+        """Add one image's outputs; outputs whose shapes differ (a different number of boxes) count by their common part."""
+        firsts, seconds = [], []
+        for name, expected in reference.items():
+            if not np.issubdtype(expected.dtype, np.floating):
+                continue
+            a, b = _common(expected.astype(np.float64), other[name].astype(np.float64))
+            self.signal[name] = self.signal.get(name, 0.0) + float((a**2).sum())
+            self.noise[name] = self.noise.get(name, 0.0) + float(((a - b) ** 2).sum())
+            self.largest[name] = max(self.largest.get(name, 0.0), float(np.abs(a - b).max(initial=0.0)))
+            firsts.append(a.ravel())
+            seconds.append(b.ravel())
+        if firsts:
+            self.cosines.append(cosine(np.concatenate(firsts), np.concatenate(seconds)))
+
+    def metrics(self) -> dict[str, float]:
+        """`sqnr_db` (of the worst output), `cosine_mean`, `cosine_min`, `max_abs_diff`; `sqnr_db.<output>` for several."""
+        each = {name: sqnr_db(self.signal[name], self.noise[name]) for name in self.signal}
+        found = {
+            "sqnr_db": min(each.values()),
+            "cosine_mean": float(np.mean(self.cosines)),
+            "cosine_min": float(np.min(self.cosines)),
+            "max_abs_diff": max(self.largest.values()),
+        }
+        return found | ({f"sqnr_db.{name}": value for name, value in each.items()} if len(each) > 1 else {})
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if a.shape == b.shape:
+        return a, b
+    if a.ndim != b.ndim:
+        raise ValueError(f"outputs of ranks {a.ndim} and {b.ndim} cannot be compared")
+    window = tuple(slice(0, min(first, second)) for first, second in zip(a.shape, b.shape, strict=True))
+    return a[window], b[window]

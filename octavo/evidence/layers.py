@@ -1,0 +1,75 @@
+"""Where a quantized graph loses: every tensor of the INT8 graph against the same tensor of FP32, on the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.evidence.fidelity import sqnr_db
+from octavo.runtime.tensors import read_tensors
+
+__all__ = ["LayerNoise", "layer_noise"]
+
+# Tensors read from both graphs at a time.
+_TOGETHER = 16
+
+
+@dataclass(frozen=True)
+class LayerNoise:
+    """SQNR in dB of one FP32 node's output as the quantized graph has it, everything before it quantized too."""
+
+    index: int
+    layer: str
+    op_type: str
+    sqnr_db: float
+
+
+def layer_noise(
+    reference: ir.Model, quantized: ir.Model, samples: Callable[[], Iterable[tuple[str, dict[str, np.ndarray]]]]
+) -> list[LayerNoise]:
+    """Compare two QDQ-related graphs tensor by tensor.
+
+    Args:
+        reference: FP32.
+        quantized: its QDQ form, where tensor T goes T -> QuantizeLinear -> DequantizeLinear.
+        samples: called repeatedly, gives (what the sample is, feeds).
+
+    Returns:
+        One entry for each tensor that is quantized, in topological order; empty for a graph without Q/DQ pairs.
+    """
+    stands_for = _dequantized(quantized)
+    producers = {value.name: node for node in reference.graph for value in node.outputs}
+    names = [name for name in producers if name in stands_for]
+    found: list[LayerNoise] = []
+    for start in range(0, len(names), _TOGETHER):
+        chosen = names[start : start + _TOGETHER]
+        signal, noise = dict.fromkeys(chosen, 0.0), dict.fromkeys(chosen, 0.0)
+        whole = dict(samples=samples, group_bytes=1 << 62)
+        pairs = zip(
+            read_tensors(reference, chosen, what="FP32", **whole),
+            read_tensors(quantized, [stands_for[name] for name in chosen], what="INT8", **whole),
+            strict=True,
+        )
+        for (_, expected), (_, got) in pairs:
+            for name in chosen:
+                truth = expected[name].astype(np.float64)
+                signal[name] += float((truth**2).sum())
+                noise[name] += float(((truth - got[stands_for[name]]) ** 2).sum())
+        for name in chosen:
+            node = producers[name]
+            found.append(LayerNoise(len(found), node.name or name, node.op_type, sqnr_db(signal[name], noise[name])))
+    return found
+
+
+def _dequantized(model: ir.Model) -> dict[str, str]:
+    """Float tensor name to the name of its dequantized form."""
+    pairs = {}
+    for node in model.graph:
+        if node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
+            source = node.inputs[0].producer()
+            if source is not None and source.op_type == "QuantizeLinear":
+                pairs.setdefault(source.inputs[0].name, node.outputs[0].name)
+    return pairs

@@ -1,0 +1,112 @@
+"""The one table: size, accuracy, kept, fidelity and speed of every variant, joined from accuracy.json and latency.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.layout import VARIANTS
+
+__all__ = ["HEADINGS", "caption", "markdown", "rows", "tradeoff"]
+
+HEADINGS = (
+    "variant",
+    "size MB",
+    "of FP32",
+    "Top-1",
+    "Top-5",
+    "kept [95 % interval]",
+    "agreement",
+    "SQNR dB",
+    "cosine",
+    "ms",
+    "speed",
+    "gates",
+)
+
+
+def fastest_setting(latency: Mapping[str, Any]) -> str | None:
+    """The provider, threads and batch at which FP32 has its lowest latency an image: what a user would run."""
+    settings = [
+        key.removeprefix("fp32.").removesuffix(".images_per_s")
+        for key in latency
+        if key.startswith("fp32.") and key.endswith(".images_per_s")
+    ]
+    return max(settings, key=lambda setting: latency[f"fp32.{setting}.images_per_s"], default=None)
+
+
+def rows(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """One row of text a variant, in the order of `HEADINGS`; '-' where a figure does not exist."""
+    setting = fastest_setting(latency)
+    found = []
+    for variant in (variant for variant in VARIANTS if f"{variant}.size_mb" in latency):
+
+        def figure(key: str, form: str, record: Mapping[str, Any] = accuracy, variant: str = variant) -> str:
+            value = record.get(f"{variant}.{key}")
+            return "-" if value is None else form.format(value)
+
+        kept = figure("retained", "{:.3f}")
+        if kept != "-":
+            kept += f" [{figure('retained_low', '{:.3f}')}, {figure('retained_high', '{:.3f}')}]"
+        gates = sorted({str(value) for key, value in accuracy.items() if key.startswith(f"{variant}.gate.")} - {"pass"})
+        judged = any(key.startswith(f"{variant}.gate.") for key in accuracy)
+        found.append(
+            (
+                variant,
+                figure("size_mb", "{:.2f}", latency),
+                figure("size_ratio", "{:.0%}", latency),
+                figure("top1", "{:.3f}"),
+                figure("top5", "{:.3f}"),
+                kept,
+                figure("agreement", "{:.3f}"),
+                figure("sqnr_db", "{:.1f}"),
+                figure("cosine_mean", "{:.4f}"),
+                figure(f"{setting}.median_ms", "{:.2f}", latency),
+                figure(f"{setting}.speedup", "{:.2f}x", latency),
+                ", ".join(gates) or ("pass" if judged else "-"),
+            )
+        )
+    return found
+
+
+def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
+    """On what the figures were measured: images, host, execution provider and threads."""
+    setting = (fastest_setting(latency) or "").split(".")
+    place = {"t": "threads", "b": "batch"}
+    words = [setting[0]] + [
+        f"{place[part[0]]} {part[1:]}" if part[:1] in place and part[1:].isdigit() else part for part in setting[1:]
+    ]
+    host = f"{latency['host.cpu']}, {latency['host.cores']} cores, VNNI: {'yes' if latency['host.vnni'] else 'no'}"
+    return (
+        f"{accuracy['images']} images, {accuracy['labelled']} labelled; speed on host {latency['host.id']} ({host}), "
+        f"{', '.join(words)}, session {latency['host.session']}"
+    )
+
+
+def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
+    """The table as Markdown, with its caption."""
+    lines = [f"## {name}", "", _line(HEADINGS), _line(["---"] * len(HEADINGS))]
+    lines += [_line(row) for row in rows(accuracy, latency)]
+    return "\n".join([*lines, "", caption(accuracy, latency), ""])
+
+
+def tradeoff(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows for the plot of accuracy against latency: variant, latency_ms, size_mb, accuracy (Top-1 where labelled, else cosine)."""
+    setting = fastest_setting(latency)
+    found = []
+    for variant in (variant for variant in VARIANTS if f"{variant}.{setting}.median_ms" in latency):
+        cosine = 1.0 if variant == "fp32" else accuracy.get(f"{variant}.cosine_mean")
+        found.append(
+            {
+                "variant": variant,
+                "latency_ms": latency[f"{variant}.{setting}.median_ms"],
+                "size_mb": latency[f"{variant}.size_mb"],
+                "accuracy": accuracy.get(f"{variant}.top1", cosine),
+                "cosine": cosine,
+            }
+        )
+    return found
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

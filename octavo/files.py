@@ -1,0 +1,148 @@
+"""Outputs appear whole or not at all, JSON is written one way, and content has one hash.
+
+A result is written beside its place, flushed to disk and renamed. A full disk or a kill while writing leaves the previous
+result as it was; what such a run left behind (`.<name>.partial*`) is swept away by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import OutputError
+
+__all__ = ["read_json", "replace_dir", "replace_file", "sha256_bytes", "sha256_file", "write_json", "write_text"]
+
+
+def sha256_file(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, as 64 hex digits; the file is streamed."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_bytes(data: bytes) -> str:
+    """SHA-256 of bytes, as 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def replace_file(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends without error it becomes `path` in one rename.
+
+    Raises:
+        OutputError: the file cannot be written (disk full, no permission); `path` is untouched.
+    """
+    path = Path(path)
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
+        temporary = path.parent / f".{path.name}.partial{os.getpid()}"
+        try:
+            yield temporary
+            _flush(temporary)
+            os.replace(temporary, path)
+            _flush(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replace_dir(path: str | Path) -> Iterator[Path]:
+    """Yield a new empty folder beside `path`; when the block ends without error it takes the place of `path`.
+
+    A folder cannot replace a non-empty one in a single rename, so the previous one is moved aside first; a kill between the
+    two renames is mended at the next call, which moves it back.
+
+    Raises:
+        OutputError: something cannot be written; `path` is untouched.
+    """
+    path = Path(path)
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.parent / f".{path.name}.previous"
+        if aside.exists() and not path.exists():
+            os.rename(aside, path)
+        _sweep(path)
+        shutil.rmtree(aside, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial", dir=path.parent))
+        try:
+            temporary.chmod(0o777 & ~_umask())
+            yield temporary
+            for written in temporary.rglob("*"):
+                _flush(written)
+            if path.exists():
+                os.rename(path, aside)
+            try:
+                os.rename(temporary, path)
+            except OSError:
+                if aside.exists():
+                    os.rename(aside, path)
+                raise
+            _flush(path.parent)
+            shutil.rmtree(aside, ignore_errors=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write JSON with sorted keys and two spaces, so that equal values are equal bytes; NaN is refused.
+
+    Raises:
+        ValueError: the value holds NaN or infinity, which JSON has no word for.
+    """
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """The value in a JSON file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # Reading errors inside the block carry their own file name; only what concerns this output is ours to explain.
+        named = Path(error.filename).absolute() if isinstance(error.filename, str) else None
+        if named is not None and path.parent.absolute() not in [named, *named.parents]:
+            raise
+        raise OutputError(
+            f"{path} could not be written: {error.strerror or error}",
+            "free disk space or check the folder's permissions, then run the stage again; the previous output is untouched",
+        ) from error
+
+
+def _sweep(path: Path) -> None:
+    for stale in path.parent.glob(f".{path.name}.partial*"):
+        if stale.is_dir():
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            stale.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,70 @@
+"""Seeded, class-stratified parts of one folder, stable under renaming, order and duplicates."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from octavo.files import sha256_bytes
+from octavo.params.grammar import Split
+
+__all__ = ["part", "pick"]
+
+
+class _Item(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def label(self) -> int | None: ...
+
+
+T = TypeVar("T", bound=_Item)
+
+
+def part(items: Sequence[T], split: Split) -> list[T]:
+    """The items whose place in the stratified order lies in [start, stop), in the order of their names.
+
+    Identical files (by content) have one place, so they never fall on both sides of a border.
+    """
+    order = _stratified(items, split.seed)
+    low, high = round(split.start * len(order)), round(split.stop * len(order))
+    chosen = set(order[low:high])
+    return [item for item in items if item.sha256 in chosen]
+
+
+def pick(items: Sequence[T], count: int, seed: int) -> list[T]:
+    """`count` items spread evenly over the classes, in the order of their names; all of them where there are fewer."""
+    chosen = set(_stratified(items, seed)[:count])
+    picked: list[T] = []
+    taken: set[str] = set()
+    for item in items:
+        if item.sha256 in chosen and item.sha256 not in taken:
+            taken.add(item.sha256)
+            picked.append(item)
+    return picked
+
+
+def _stratified(items: Sequence[T], seed: int) -> list[str]:
+    """Content hashes in an order of which every stretch holds the classes in about their shares.
+
+    The j-th of a class's n images (in an order drawn by the seed) stands at (j + u) / n, u drawn per class.
+    """
+    by_class: dict[int | None, set[str]] = defaultdict(set)
+    first_label: dict[str, int | None] = {}
+    for item in items:
+        label = first_label.setdefault(item.sha256, item.label)
+        by_class[label].add(item.sha256)
+    placed: list[tuple[float, str]] = []
+    for label, digests in by_class.items():
+        offset = _uniform(f"{seed} class {label}")
+        for place, digest in enumerate(sorted(digests, key=lambda digest: _uniform(f"{seed} image {digest}"))):
+            placed.append(((place + offset) / len(digests), digest))
+    return [digest for _, digest in sorted(placed)]
+
+
+def _uniform(key: str) -> float:
+    """A number in [0, 1) that depends on the key alone, on every machine and in every version."""
+    return int(sha256_bytes(key.encode())[:13], 16) / 16**13

@@ -1,0 +1,33 @@
+"""Where things lie: models/<model>/<variant>/, models/<model>/calibration/, metrics/<model>/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["MANIFEST", "MODEL", "VARIANTS", "calibration_dir", "metrics_dir", "present_variants", "variant_dir"]
+
+MODEL = "model.onnx"
+MANIFEST = "manifest.json"
+# In the order of every table.
+VARIANTS = ("fp32", "fp16", "int8", "int8_dynamic", "qat")
+
+
+def variant_dir(model: str, variant: str) -> Path:
+    """The folder of one variant: model.onnx and manifest.json."""
+    return Path("models") / model / variant
+
+
+def calibration_dir(model: str) -> Path:
+    """The folder of a model's statistics."""
+    return Path("models") / model / "calibration"
+
+
+def metrics_dir(model: str) -> Path:
+    """The folder of a model's metrics and plots' data."""
+    return Path("metrics") / model
+
+
+def present_variants(model: str) -> dict[str, Path]:
+    """Variants that have been made, in the order of `VARIANTS`, with their model files."""
+    paths = {variant: variant_dir(model, variant) / MODEL for variant in VARIANTS}
+    return {variant: path for variant, path in paths.items() if path.is_file()}

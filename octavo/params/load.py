@@ -1,0 +1,211 @@
+"""Reading params.yaml: every mistake is named by file and path, with what was expected and the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from octavo.errors import ParamsError
+from octavo.params import grammar
+
+__all__ = ["load", "load_model", "load_sets"]
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, refusing a key that stands twice (YAML would silently keep the last)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: str | Path = "params.yaml") -> grammar.Params:
+    """Read and check a whole params.yaml.
+
+    Raises:
+        ParamsError: the file is missing, is not YAML, or does not fit the grammar; all mistakes are listed at once.
+    """
+    return _read(Path(path), grammar.Params)
+
+
+def load_sets(path: str | Path = "data/sources.yaml") -> grammar.PackagedSets:
+    """Read and check the list of demo data that `prepare` copies out of installed packages.
+
+    Raises:
+        ParamsError: as `load`.
+    """
+    return _read(Path(path), grammar.PackagedSets)
+
+
+def _read(path: Path, schema: type[S]) -> S:
+    root = next(iter(schema.model_fields))
+    if not path.is_file():
+        raise ParamsError(f"{path}: no such file", "run the stage from the project's folder, or name the file on the command line")
+    try:
+        with open(path, encoding="utf-8") as stream:
+            raw = yaml.load(stream, Loader=_Loader)  # noqa: S506 (a subclass of SafeLoader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ParamsError(f"{path} is not readable YAML: {_one_line(error)}", "mend the line named above") from error
+    if not isinstance(raw, dict):
+        raise ParamsError(f"{path}: expected a map with the key {root!r}, found {_kind(raw)}", "see the file in the repository")
+    try:
+        return schema.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(schema, raw, item) for item in error.errors(include_url=False)]
+        raise ParamsError(
+            f"{path}:\n" + "\n".join(f"  {line}" for line in lines), f"correct {path} as the lines above say"
+        ) from error
+
+
+def load_model(path: str | Path, name: str) -> grammar.ModelSpec:
+    """The one model that a stage works on.
+
+    Raises:
+        ParamsError: as `load`, or params.yaml has no model of that name.
+    """
+    models = load(path).models
+    if name not in models:
+        near = difflib.get_close_matches(name, models, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ParamsError(f"{path} has no model {name!r}", f"{hint}it has: {', '.join(sorted(models))}")
+    return models[name]
+
+
+def _explain(root: type[BaseModel], raw: Any, item: Any) -> str:
+    """One line for one pydantic error: path, what is wrong, what was expected, nearest valid key."""
+    # A tagged union puts its tag into the location; it is no key of the file.
+    keys: list[Any] = []
+    value, schema, place = raw, root, next(iter(root.model_fields))
+    for part in item["loc"]:
+        if isinstance(part, str) and not (isinstance(value, dict) and part in value) and _is_tag(schema, part):
+            schema = _tagged(schema, part)
+            continue
+        keys.append(part)
+        schema = _descend(schema, part)
+        value = _get(value, part)
+    place = ".".join(str(key) for key in keys) or place
+    kind, message = item["type"], item["msg"]
+    if kind == "extra_forbidden":
+        parent = _walk(root, item["loc"][:-1], raw)
+        valid = _keys(parent)
+        near = difflib.get_close_matches(str(keys[-1]), valid, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"{place}: unknown key; {hint}valid here: {', '.join(valid)}"
+    if kind == "missing":
+        block = " (`{}` takes the defaults)" if _takes_defaults(schema) else ""
+        return f"{place}: this key is required and missing{block}"
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        tag = str(item["ctx"]["discriminator"]).strip("'")
+        found = f"{tag!r} is missing" if kind == "union_tag_not_found" else f"{tag} {item['ctx']['tag']!r} is not known"
+        expected = item["ctx"].get("expected_tags") or ", ".join(repr(name) for name in _tags(schema))
+        near = difflib.get_close_matches(str(item["ctx"].get("tag", "")), _tags(schema), n=1)
+        return f"{place}: {found}; expected one of {expected}" + (f"; did you mean {near[0]!r}?" if near else "")
+    if kind == "literal_error":
+        choices = _choices(schema)
+        near = difflib.get_close_matches(str(item["input"]), choices, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{place}: {item['input']!r} is not possible; expected {item['ctx']['expected']}{hint}"
+    message = message.removeprefix("Value error, ")
+    return (
+        f"{place}: {message[:1].lower()}{message[1:]}, found {item['input']!r}" if kind != "value_error" else f"{place}: {message}"
+    )
+
+
+def _walk(schema: Any, location: tuple[Any, ...], value: Any) -> Any:
+    for part in location:
+        if isinstance(part, str) and not (isinstance(value, dict) and part in value) and _is_tag(schema, part):
+            schema = _tagged(schema, part)
+        else:
+            schema, value = _descend(schema, part), _get(value, part)
+    return schema
+
+
+def _get(value: Any, part: Any) -> Any:
+    if isinstance(value, dict):
+        return value.get(part)
+    return value[part] if isinstance(value, list) and isinstance(part, int) and part < len(value) else None
+
+
+def _descend(schema: Any, part: Any) -> Any:
+    """The annotation of one key of a block, of a map's values or of a sequence's items."""
+    if isinstance(schema, type) and issubclass(schema, BaseModel):
+        for name, field in schema.model_fields.items():
+            if part in (name, field.alias):
+                # Field() keeps the discriminator outside the annotation; the union itself is all that is needed here.
+                return field.annotation
+        return Any
+    arguments = [argument for argument in typing.get_args(schema) if argument is not type(None)]
+    origin = typing.get_origin(schema)
+    if origin is typing.Annotated:
+        return _descend(arguments[0], part)
+    if origin is dict:
+        return arguments[1]
+    if origin is tuple:
+        return arguments[0]
+    blocks = [argument for argument in arguments if isinstance(argument, type) and issubclass(argument, BaseModel)]
+    return _descend(blocks[0], part) if len(blocks) == 1 else Any
+
+
+def _members(schema: Any) -> list[type[BaseModel]]:
+    if typing.get_origin(schema) is typing.Annotated:
+        schema = typing.get_args(schema)[0]
+    if typing.get_origin(schema) in (typing.Union, types.UnionType):
+        return [member for member in typing.get_args(schema) if isinstance(member, type) and issubclass(member, BaseModel)]
+    return [schema] if isinstance(schema, type) and issubclass(schema, BaseModel) else []
+
+
+def _tag_of(member: type[BaseModel]) -> str | None:
+    for key in ("name", "kind"):
+        if key in member.model_fields:
+            return str(typing.get_args(member.model_fields[key].annotation)[0])
+    return None
+
+
+def _tags(schema: Any) -> list[str]:
+    return [tag for tag in (_tag_of(member) for member in _members(schema)) if tag]
+
+
+def _is_tag(schema: Any, part: str) -> bool:
+    return part in _tags(schema)
+
+
+def _tagged(schema: Any, part: str) -> Any:
+    return next(member for member in _members(schema) if _tag_of(member) == part)
+
+
+def _keys(schema: Any) -> list[str]:
+    members = _members(schema)
+    return [field.alias or name for member in members[:1] for name, field in member.model_fields.items()]
+
+
+def _takes_defaults(schema: Any) -> bool:
+    members = _members(schema)
+    return len(members) == 1 and not any(field.is_required() for field in members[0].model_fields.values())
+
+
+def _choices(schema: Any) -> list[str]:
+    if typing.get_origin(schema) is typing.Literal:
+        return [str(choice) for choice in typing.get_args(schema)]
+    return [choice for argument in typing.get_args(schema) for choice in _choices(argument)]
+
+
+def _kind(value: Any) -> str:
+    return {type(None): "nothing", str: "text", list: "a list"}.get(type(value), type(value).__name__)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

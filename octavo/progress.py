@@ -1,0 +1,34 @@
+"""Progress bars on a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
+
+from rich.progress import track as _track
+
+__all__ = ["say", "track"]
+
+T = TypeVar("T")
+
+
+def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Iterate with a bar on stderr where that is a terminal; quiet where it is not.
+
+    Args:
+        what: a few words on what is going on.
+        total: how many items, where `items` has no length.
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+
+    count = len(items) if total is None and isinstance(items, Sized) else total
+    yield from _track(items, description=what, total=count, console=Console(stderr=True), transient=True)
+
+
+def say(line: str) -> None:
+    """One line of what was done, for the log."""
+    print(line, flush=True)

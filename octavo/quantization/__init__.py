@@ -1,0 +1,1 @@
+"""FP32 to FP16 and INT8, with a reason on file for every node."""

@@ -1,0 +1,35 @@
+"""Why each node runs in the precision it runs in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Decision", "as_records", "summary"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One compute node's precision (`int8`, `fp16` or `float`) and the reason for it."""
+
+    node: str
+    op_type: str
+    precision: str
+    reason: str
+
+
+def as_records(decisions: Iterable[Decision]) -> list[dict[str, Any]]:
+    """For a manifest."""
+    return [asdict(decision) for decision in decisions]
+
+
+def summary(decisions: Iterable[Decision]) -> str:
+    """One line: how many nodes of each op type in each precision."""
+    counted = Counter((decision.precision, decision.op_type) for decision in decisions)
+    precisions = sorted({precision for precision, _ in counted})
+    return "; ".join(
+        f"{precision}: " + ", ".join(f"{count} {op}" for (kind, op), count in sorted(counted.items()) if kind == precision)
+        for precision in precisions
+    )

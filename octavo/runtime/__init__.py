@@ -1,0 +1,1 @@
+"""Running graphs: ONNX Runtime sessions, the machine's fingerprint, timing and memory."""

@@ -1,0 +1,150 @@
+"""ONNX Runtime sessions, opened one way everywhere, so that what is validated is what is timed and what is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as _state
+
+from octavo.errors import ModelRunError
+from octavo.runtime.host import has_vnni
+
+__all__ = ["PROVIDERS", "Session", "available_providers", "session_config"]
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+LEVELS = {
+    "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+# ONNX Runtime's exceptions share no base class.
+_ERRORS = (
+    RuntimeError,
+    ValueError,
+    *(kind for kind in vars(_state).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+)
+
+
+def available_providers() -> list[str]:
+    """Short names (`cpu`, `cuda`) of the execution providers that this installation of ONNX Runtime has."""
+    return [name for name, full in PROVIDERS.items() if full in ort.get_available_providers()]
+
+
+def session_config() -> dict[str, str]:
+    """Session entries that this machine needs for right results.
+
+    On x86 without VNNI, ONNX Runtime's uint8 x int8 kernels add pairs of products in a saturating int16: EfficientNet-Lite0
+    falls from 19 dB to 7 dB. `session.x64quantprecision` makes it take uint8 x uint8 kernels there: exact, and slower.
+    """
+    return {} if has_vnni() else {"session.x64quantprecision": "1"}
+
+
+class Session:
+    """An ONNX Runtime session with clear errors.
+
+    Args:
+        model: path of the ONNX file, or its bytes.
+        provider: `cpu` or `cuda`.
+        threads: intra-op threads; 0 takes one a core.
+        optimization: `off`, `basic`, `extended` or `all`.
+        memory_pattern: false frees each activation once it is used instead of planning one arena for all.
+        save_optimized: write the graph that really runs here.
+
+    Raises:
+        ModelRunError: the provider is not installed, or the graph cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes,
+        *,
+        provider: str = "cpu",
+        threads: int = 0,
+        optimization: str = "all",
+        memory_pattern: bool = True,
+        save_optimized: str | Path | None = None,
+    ) -> None:
+        self.name = "<graph in memory>" if isinstance(model, bytes) else str(model)
+        if provider not in available_providers():
+            raise ModelRunError(
+                f"execution provider {provider!r} is not in this ONNX Runtime (it has: {', '.join(available_providers())})",
+                "install the extra that has it (`make repro EXTRA=gpu`), or take it out of `benchmark.providers`",
+            )
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = LEVELS[optimization]
+        options.enable_mem_pattern = memory_pattern
+        options.log_severity_level = 3
+        for key, value in session_config().items():
+            options.add_session_config_entry(key, value)
+        if save_optimized is not None:
+            options.optimized_model_filepath = str(save_optimized)
+        try:
+            self._session = ort.InferenceSession(
+                model if isinstance(model, bytes) else str(model), options, providers=[PROVIDERS[provider]]
+            )
+        except _ERRORS as error:
+            raise ModelRunError(
+                f"{self.name}: ONNX Runtime cannot load this graph: {_first_line(error)}",
+                "an op it lacks needs a newer onnxruntime or another export; a damaged file needs to be made again",
+            ) from error
+        used = self._session.get_providers()[0]
+        if used != PROVIDERS[provider]:
+            raise ModelRunError(
+                f"{self.name}: asked for {PROVIDERS[provider]}, ONNX Runtime fell back to {used}",
+                "its libraries do not load on this machine; check the driver, or take the provider out of `benchmark.providers`",
+            )
+        self.inputs = [argument.name for argument in self._session.get_inputs()]
+        self.outputs = [argument.name for argument in self._session.get_outputs()]
+        self.input_shapes = {argument.name: list(argument.shape) for argument in self._session.get_inputs()}
+        self.output_shapes = {argument.name: list(argument.shape) for argument in self._session.get_outputs()}
+        self.input_types = {argument.name: argument.type for argument in self._session.get_inputs()}
+
+    def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Run once.
+
+        Returns:
+            Output name to array.
+
+        Raises:
+            ModelRunError: the run fails (a shape that does not fit, an op that breaks).
+        """
+        names = list(outputs or self.outputs)
+        try:
+            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        except _ERRORS as error:
+            shapes = ", ".join(f"{name} {list(value.shape)} {value.dtype}" for name, value in feeds.items())
+            raise ModelRunError(
+                f"{self.name}: the graph does not run on {shapes}: {_first_line(error)}",
+                "check `input:` in params.yaml (size, layout, dtype) against the graph's input",
+            ) from error
+
+    def run_finite(self, feeds: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+        """Run once and refuse NaN and infinity.
+
+        Args:
+            where: what the input is (a file's name), for the error.
+
+        Raises:
+            ModelRunError: an output is not finite, or the run fails.
+        """
+        results = self.run(feeds)
+        for name, value in results.items():
+            if np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():
+                bad = "NaN" if np.isnan(value).any() else "infinity"
+                raise ModelRunError(
+                    f"{self.name}: output {name!r} holds {bad} on {where}",
+                    "check the weights and `input:` (scale, mean, std) in params.yaml; an FP16 overflow needs `fp16.keep_float`",
+                )
+        return results
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,65 @@
+"""Timing `session.run` alone: variants interleaved in one process, warm, medians with intervals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Latency", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of single runs, in the order in which they were taken."""
+
+    samples: np.ndarray
+
+    @property
+    def median(self) -> float:
+        """Median in ms."""
+        return float(np.median(self.samples))
+
+    @property
+    def p95(self) -> float:
+        """95th percentile in ms."""
+        return float(np.percentile(self.samples, 95))
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the median in ms, from order statistics (no distribution assumed)."""
+        ordered = np.sort(self.samples)
+        n = len(ordered)
+        half = 1.96 * np.sqrt(n) / 2
+        low, high = int(max(0, np.floor(n / 2 - half))), int(min(n - 1, np.ceil(n / 2 + half)))
+        return float(ordered[low]), float(ordered[high])
+
+
+def interleaved(
+    runners: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int, progress: Callable[[], None] = lambda: None
+) -> dict[str, Latency]:
+    """Time each runner once a round, in an order that rotates, so that a drift of the machine's speed meets all alike.
+
+    Args:
+        runners: name to a call without arguments.
+        rounds: counted runs of each.
+        warmup: uncounted runs of each, first.
+        progress: called once a round.
+
+    Returns:
+        Name to `Latency` with `rounds` samples; round i of one belongs with round i of another.
+    """
+    for runner in runners.values():
+        for _ in range(warmup):
+            runner()
+    names = list(runners)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            start = time.perf_counter_ns()
+            runners[name]()
+            samples[name].append((time.perf_counter_ns() - start) / 1e6)
+        progress()
+    return {name: Latency(np.array(values)) for name, values in samples.items()}

@@ -1,0 +1,96 @@
+"""Classification: Top-1 and Top-5 where there are labels, agreement with FP32 and KL of the class scores on every image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.errors import DataError
+from octavo.params.grammar import Classification
+
+__all__ = ["ClassificationScore", "class_scores", "number_of_classes"]
+
+
+def class_scores(outputs: Mapping[str, np.ndarray], task: Classification) -> np.ndarray:
+    """One image's class scores.
+
+    Args:
+        outputs: output name to array; the logits are 1 x classes (trailing dimensions of 1 are allowed).
+        task: says which output, where there are several.
+
+    Returns:
+        float, 1-D, one score a class.
+
+    Raises:
+        DataError: no such output, several and none named, or its shape is not that of one image's scores.
+    """
+    name = task.output or next(iter(outputs))
+    if name not in outputs or (task.output is None and len(outputs) > 1):
+        raise DataError(
+            f"which output holds the class scores? the graph has {', '.join(outputs)}",
+            "name it: `task: {name: classification, output: ...}`",
+        )
+    scores = outputs[name].reshape(outputs[name].shape[0], -1)
+    if scores.shape[0] != 1 or scores.shape[1] < 2:
+        raise DataError(f"output {name!r} of shape {list(outputs[name].shape)} is not one image's class scores", "check `task`")
+    return scores[0]
+
+
+def number_of_classes(shape: list[object]) -> int | None:
+    """Classes by an output's declared shape, or None where it is not fixed."""
+    return shape[1] if len(shape) >= 2 and isinstance(shape[1], int) else None
+
+
+@dataclass
+class ClassificationScore:
+    """Scores of one variant, image by image.
+
+    Attributes:
+        task: the model's `task`.
+        predictions: Top-1 class of every image.
+        right1, right5: for labelled images, whether the label is the best, or among the best five; None for the others.
+    """
+
+    task: Classification
+    predictions: list[int] = field(default_factory=list)
+    right1: list[bool | None] = field(default_factory=list)
+    right5: list[bool | None] = field(default_factory=list)
+    divergences: list[float] = field(default_factory=list)
+
+    # The score per labelled image that `retained` and its bootstrap are about.
+    metric = "top1"
+
+    def update(self, outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], label: int | None) -> None:
+        """Add one image: the variant's outputs, FP32's on the same image, and the label where there is one."""
+        scores, truth = class_scores(outputs, self.task), class_scores(reference, self.task)
+        # Stable: equal scores rank by class index on every machine.
+        best = np.argsort(-scores, kind="stable")[:5]
+        self.predictions.append(int(best[0]))
+        self.right1.append(None if label is None else bool(best[0] == label))
+        self.right5.append(None if label is None else bool(label in best))
+        self.divergences.append(_kl(truth, scores))
+
+    def per_image(self) -> np.ndarray:
+        """The metric of every labelled image: 1 right, 0 wrong."""
+        return np.array([right for right in self.right1 if right is not None], np.float64)
+
+    def metrics(self, reference: ClassificationScore) -> dict[str, float]:
+        """`top1` and `top5` (where there are labels), `agreement` of Top-1 with FP32, and the mean `kl` in nats."""
+        found: dict[str, float] = {}
+        labelled = [right for right in self.right1 if right is not None]
+        if labelled:
+            found["top1"] = float(np.mean(labelled))
+            found["top5"] = float(np.mean([right for right in self.right5 if right is not None]))
+        found["agreement"] = float(np.mean(np.equal(self.predictions, reference.predictions)))
+        found["kl"] = float(np.mean(self.divergences))
+        return found
+
+
+def _kl(reference: np.ndarray, other: np.ndarray) -> float:
+    """KL(softmax(reference) || softmax(other)) in nats."""
+    p = reference.astype(np.float64) - reference.max()
+    q = other.astype(np.float64) - other.max()
+    log_p, log_q = p - np.log(np.exp(p).sum()), q - np.log(np.exp(q).sum())
+    return float((np.exp(log_p) * (log_p - log_q)).sum())

@@ -1,0 +1,76 @@
+"""Measure size, load time, latency, throughput and peak memory of every variant, interleaved in one process, on this machine.
+
+Writes metrics/<model>/latency.json (described in docs/metrics.md). Reads `input`, `data.validation` and `benchmark` of params.yaml.
+"""
+
+from itertools import cycle, islice, product
+
+import numpy as np
+
+from octavo import cli
+from octavo.deploy.manifest import model_bytes, read_manifest
+from octavo.files import write_json
+from octavo.images.dataset import Images, open_set
+from octavo.layout import metrics_dir, present_variants, variant_dir
+from octavo.params import load_model
+from octavo.progress import say, track
+from octavo.runtime.benchmark import latencies, load_ms, peak_memory_mib
+from octavo.runtime.host import fingerprint
+from octavo.runtime.session import session_config
+
+
+def main() -> None:
+    """Parse, measure, write."""
+    chosen = cli.parser(__doc__).parse_args()
+    spec = load_model(chosen.params, chosen.model)
+    settings = spec.benchmark
+    manifest = read_manifest(variant_dir(chosen.model, "fp32"))
+    name = spec.input.name or manifest["inputs"][0]["name"]
+    paths = present_variants(chosen.model)
+    items = open_set(spec.data.validation, f"models.{chosen.model}.data.validation")
+    sizes = [(side, side) for side in settings.resolutions] or [spec.input.size]
+    record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
+    record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
+
+    plan = list(product(settings.providers, settings.threads, settings.batch, sizes))
+    for provider, threads, batch, size in plan:
+        images = Images(items, spec.input.model_copy(update={"size": size}), "skip")
+        feeds = {name: np.concatenate([tensor for _, tensor in islice(cycle(list(islice(images, batch))), batch)])}
+        rounds = iter(track(range(settings.rounds), f"timing {chosen.model}: {provider}, {threads} threads, batch {batch}"))
+        timed = latencies(
+            paths,
+            feeds,
+            provider=provider,
+            threads=threads,
+            rounds=settings.rounds,
+            warmup=settings.warmup,
+            progress=lambda rounds=rounds: next(rounds, None),
+        )
+        key = f"{provider}.t{threads}.b{batch}" + (f".{size[0]}x{size[1]}" if settings.resolutions else "")
+        for variant, latency in timed.items():
+            low, high = latency.interval()
+            record |= {
+                f"{variant}.{key}.median_ms": round(latency.median, 3),
+                f"{variant}.{key}.median_low_ms": round(low, 3),
+                f"{variant}.{key}.median_high_ms": round(high, 3),
+                f"{variant}.{key}.p95_ms": round(latency.p95, 3),
+                f"{variant}.{key}.images_per_s": round(batch * 1e3 / latency.median, 2),
+                f"{variant}.{key}.speedup": round(float(np.median(timed["fp32"].samples / latency.samples)), 3),
+            }
+    largest = max(settings.threads)
+    feeds = {name: next(iter(Images(items, spec.input, "skip")))[1]}
+    bytes_fp32 = model_bytes(paths["fp32"].parent)
+    for variant, path in paths.items():
+        size = model_bytes(path.parent)
+        record |= {
+            f"{variant}.size_mb": round(size / 1e6, 3),
+            f"{variant}.size_ratio": round(size / bytes_fp32, 4),
+            f"{variant}.load_ms": round(load_ms(path, provider=settings.providers[0], threads=largest), 1),
+            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, feeds, provider=settings.providers[0], threads=largest), 1),
+        }
+    write_json(metrics_dir(chosen.model) / "latency.json", record)
+    say(f"{metrics_dir(chosen.model) / 'latency.json'}: {len(paths)} variants, {len(plan)} settings, host {record['host.id']}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

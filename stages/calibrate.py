@@ -1,0 +1,55 @@
+"""Make models/<model>/calibration: statistics of every activation over the calibration images (thresholds are chosen later).
+
+Reads `input`, `data.calibration`, `data.on_bad_image` and `calibrate` of params.yaml; the only stage that runs calibration images.
+"""
+
+from octavo import cli
+from octavo.calibration.collector import collect
+from octavo.deploy.manifest import block_hash, read_manifest
+from octavo.errors import DataError
+from octavo.graph.io import load
+from octavo.images.dataset import Images, image_list, open_set
+from octavo.images.splits import pick
+from octavo.layout import MODEL, calibration_dir, variant_dir
+from octavo.params import load_model
+from octavo.progress import say, track
+
+
+def main() -> None:
+    """Parse, run the images once, write statistics."""
+    chosen = cli.parser(__doc__).parse_args()
+    spec = load_model(chosen.params, chosen.model)
+    folder = variant_dir(chosen.model, "fp32")
+    manifest = read_manifest(folder)
+    where = f"models.{chosen.model}.data.calibration"
+    found = open_set(spec.data.calibration, where)
+    items = pick(found, spec.calibrate.samples, spec.calibrate.seed)
+    if len(items) < spec.calibrate.samples:
+        raise DataError(
+            f"{where}.path: {spec.data.calibration.path} has {len(items)} different images, {spec.calibrate.samples} are asked for",
+            f"add images, or set `models.{chosen.model}.calibrate.samples: {len(items)}`",
+        )
+    images = Images(items, spec.input, spec.data.on_bad_image)
+    name = spec.input.name or manifest["inputs"][0]["name"]
+
+    def samples():
+        for item, tensor in track(images, f"calibrating {chosen.model}"):
+            yield item.name, {name: tensor}
+
+    statistics = collect(load(folder / MODEL), samples)
+    statistics.origin = {
+        "model": manifest["sha256"],
+        "input": block_hash(spec.input),
+        "images": image_list(items),
+        "samples": len(items) - len(images.skipped),
+        "skipped": images.skipped,
+        "files": [[item.name, item.sha256] for item in items],
+    }
+    statistics.save(calibration_dir(chosen.model))
+    for skipped in images.skipped:
+        say(f"skipped: {skipped}")
+    say(f"{calibration_dir(chosen.model)}: {len(statistics.tensors)} tensors over {statistics.origin['samples']} images")
+
+
+if __name__ == "__main__":
+    cli.run(main)

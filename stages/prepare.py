@@ -1,0 +1,43 @@
+"""Make the demo data: copy weights and photos out of installed packages into data/<set>/ (listed in data/sources.yaml).
+
+With --set NAME one set is made, with --model NAME every set below data/ that the model's params name. A model whose data are all
+its own needs nothing prepared.
+"""
+
+from pathlib import Path
+
+from octavo import cli
+from octavo.errors import ParamsError
+from octavo.images.packaged import make_set
+from octavo.params import load_model, load_sets
+from octavo.progress import say
+
+DATA = Path("data")
+
+
+def main() -> None:
+    """Parse, copy, report."""
+    arguments = cli.parser(__doc__, model_required=False)
+    arguments.add_argument("--set", metavar="NAME", help="one set of data/sources.yaml")
+    arguments.add_argument("--sources", type=Path, default=DATA / "sources.yaml", metavar="FILE", help="the list of demo data")
+    chosen = arguments.parse_args()
+    if (chosen.set is None) == (chosen.model is None):
+        arguments.error("give either --model NAME or --set NAME")
+
+    sets = load_sets(chosen.sources).sets
+    if chosen.set is not None and chosen.set not in sets:
+        raise ParamsError(f"{chosen.sources} has no set {chosen.set!r}", f"it has: {', '.join(sorted(sets))}")
+    if chosen.model is not None:
+        model = load_model(chosen.params, chosen.model)
+        used = [model.source.file, model.data.calibration.path, model.data.validation.path]
+        names = [name for name in sets if any((DATA / name) in (Path(path), *Path(path).parents) for path in used)]
+    else:
+        names = [chosen.set]
+    for name in names:
+        say(f"{DATA / name}: {make_set(DATA / name, sets[name])} files from packages (sources and licences in SOURCES.md)")
+    if not names:
+        say(f"{chosen.model} uses no demo data: nothing to prepare")
+
+
+if __name__ == "__main__":
+    cli.run(main)

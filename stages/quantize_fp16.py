@@ -1,0 +1,57 @@
+"""Make models/<model>/fp16: half-precision weights and activations, with what must stay in float32 found by running it.
+
+Reads `input`, `data.calibration` and `fp16` of params.yaml; runs a handful of calibration images.
+"""
+
+from itertools import islice
+
+from octavo.quantization.fp16 import quantize_fp16
+
+from octavo import cli
+from octavo.deploy.manifest import read_manifest, write_manifest
+from octavo.files import replace_dir
+from octavo.graph.io import load, save
+from octavo.images.dataset import Images, open_set
+from octavo.images.splits import pick
+from octavo.layout import MODEL, variant_dir
+from octavo.params import load_model
+from octavo.progress import say
+from octavo.quantization.decisions import as_records, summary
+
+# Images on which overflow and loss are looked for.
+VERIFIED = 8
+
+
+def main() -> None:
+    """Parse, convert, verify, write."""
+    chosen = cli.parser(__doc__).parse_args()
+    spec = load_model(chosen.params, chosen.model)
+    source = variant_dir(chosen.model, "fp32")
+    manifest = read_manifest(source)
+    name = spec.input.name or manifest["inputs"][0]["name"]
+    found = open_set(spec.data.calibration, f"models.{chosen.model}.data.calibration")
+    images = Images(pick(found, VERIFIED, spec.calibrate.seed), spec.input, spec.data.on_bad_image)
+    samples = [{name: tensor} for _, tensor in islice(images, VERIFIED)]
+
+    result = quantize_fp16(
+        load(source / MODEL), keep_io=spec.fp16.keep_io, keep_float_patterns=spec.fp16.keep_float, samples=samples
+    )
+    folder = variant_dir(chosen.model, "fp16")
+    with replace_dir(folder) as temporary:
+        save(result.model, temporary / MODEL)
+        made = {
+            "from_sha256": manifest["sha256"],
+            "settings": spec.fp16.model_dump(mode="json"),
+            "nodes": as_records(result.decisions),
+            "verified": {"images": len(samples), "sqnr_db": result.sqnr_db},
+        }
+        written = write_manifest(temporary, name=chosen.model, variant="fp16", spec=spec, made=made)
+    for decision in result.decisions:
+        if decision.precision == "float":
+            say(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}")
+    share = written["bytes"] / manifest["bytes"]
+    say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(result.decisions)}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

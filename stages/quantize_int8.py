@@ -1,0 +1,47 @@
+"""Make models/<model>/int8 (static) and models/<model>/int8_dynamic from the FP32 model and the statistics; touches no image.
+
+Reads `int8` of params.yaml.
+"""
+
+from octavo import cli
+from octavo.calibration.statistics import Statistics
+from octavo.deploy.manifest import block_hash, read_manifest, write_manifest
+from octavo.files import replace_dir
+from octavo.graph.io import load, save
+from octavo.layout import MODEL, calibration_dir, variant_dir
+from octavo.params import load_model
+from octavo.progress import say
+from octavo.quantization.decisions import as_records, summary
+from octavo.quantization.int8 import quantize_dynamic, quantize_static
+
+
+def main() -> None:
+    """Parse, quantize twice, write."""
+    chosen = cli.parser(__doc__).parse_args()
+    spec = load_model(chosen.params, chosen.model)
+    source = variant_dir(chosen.model, "fp32")
+    manifest = read_manifest(source)
+    statistics = Statistics.load(calibration_dir(chosen.model))
+    statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
+    model = load(source / MODEL)
+
+    results = {"int8": quantize_static(model, statistics, spec.int8), "int8_dynamic": quantize_dynamic(model, spec.int8)}
+    for variant, result in results.items():
+        made = {
+            "from_sha256": manifest["sha256"],
+            "settings": spec.int8.model_dump(mode="json"),
+            "nodes": as_records(result.decisions),
+        }
+        if variant == "int8":
+            made["calibration"] = {key: statistics.origin[key] for key in ("images", "samples")}
+            made["corrected_biases"] = result.corrected
+        folder = variant_dir(chosen.model, variant)
+        with replace_dir(folder) as temporary:
+            save(result.model, temporary / MODEL)
+            written = write_manifest(temporary, name=chosen.model, variant=variant, spec=spec, made=made)
+        share = written["bytes"] / manifest["bytes"]
+        say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(result.decisions)}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,60 @@
+"""Join accuracy.json and latency.json: with --model, write that model's report.md and tradeoff.csv; without, print all tables.
+
+Reads metrics only; runs no model.
+"""
+
+import csv
+
+from rich.console import Console
+from rich.table import Table
+
+from octavo import cli
+from octavo.errors import DataError
+from octavo.evidence.report import HEADINGS, caption, markdown, rows, tradeoff
+from octavo.files import read_json, replace_file, write_text
+from octavo.layout import metrics_dir
+from octavo.params import load, load_model
+
+
+def main() -> None:
+    """Parse, then write one report or print all."""
+    chosen = cli.parser(__doc__, model_required=False).parse_args()
+    if chosen.model is not None:
+        load_model(chosen.params, chosen.model)
+        _write(chosen.model)
+        return
+    console = Console(width=None if Console().is_terminal else 150)
+    for name in load(chosen.params).models:
+        accuracy, latency = _records(name)
+        table = Table(title=name, title_justify="left", caption=caption(accuracy, latency), caption_justify="left")
+        for heading in HEADINGS:
+            table.add_column(heading, justify="left" if heading in ("variant", "gates") else "right")
+        for row in rows(accuracy, latency):
+            table.add_row(*row)
+        console.print(table)
+    console.print("models:  models/<model>/<variant>/model.onnx, each with its manifest.json")
+    console.print("metrics: metrics/<model>/ (dvc metrics show, dvc metrics diff --md, dvc plots show)")
+
+
+def _write(name: str) -> None:
+    accuracy, latency = _records(name)
+    write_text(metrics_dir(name) / "report.md", markdown(name, accuracy, latency))
+    points = tradeoff(accuracy, latency)
+    with (
+        replace_file(metrics_dir(name) / "tradeoff.csv") as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as stream,
+    ):
+        writer = csv.DictWriter(stream, list(points[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(points)
+
+
+def _records(name: str) -> tuple[dict, dict]:
+    try:
+        return read_json(metrics_dir(name) / "accuracy.json"), read_json(metrics_dir(name) / "latency.json")
+    except FileNotFoundError as error:
+        raise DataError(f"{error.filename}: no such file", "run `dvc repro` first") from error
+
+
+if __name__ == "__main__":
+    cli.run(main)

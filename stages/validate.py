@@ -1,0 +1,77 @@
+"""Prove what was kept: every variant against FP32 on the validation images, into metrics/<model>/.
+
+Writes accuracy.json (the record, described in docs/metrics.md), layers.csv (SQNR of every INT8 layer) and images.csv (each image).
+Reads `task`, `input`, `data` and `validate` of params.yaml. A failed gate is written down, not an error: see `*.gate.*`.
+"""
+
+import csv
+from itertools import islice
+
+from octavo import cli
+from octavo.calibration.statistics import Statistics
+from octavo.deploy.manifest import read_manifest
+from octavo.evidence.baseline import torch_baseline
+from octavo.evidence.layers import layer_noise
+from octavo.evidence.validation import Validation
+from octavo.files import replace_file, write_json
+from octavo.graph.io import load
+from octavo.images.dataset import Images, open_set, refuse_overlap
+from octavo.layout import calibration_dir, metrics_dir, present_variants, variant_dir
+from octavo.params import load_model
+from octavo.progress import say, track
+from octavo.runtime.session import Session
+from octavo.tasks.classification import number_of_classes
+
+
+def main() -> None:
+    """Parse, run all variants over the images, write the evidence."""
+    chosen = cli.parser(__doc__).parse_args()
+    spec = load_model(chosen.params, chosen.model)
+    manifest = read_manifest(variant_dir(chosen.model, "fp32"))
+    paths = present_variants(chosen.model)
+    sessions = {variant: Session(path) for variant, path in paths.items()}
+    where = f"models.{chosen.model}.data.validation"
+    classes = (
+        number_of_classes(sessions["fp32"].output_shapes[sessions["fp32"].outputs[0]])
+        if spec.task.name == "classification"
+        else None
+    )
+    items = open_set(spec.data.validation, where, classes)
+    calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
+    refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
+    name = spec.input.name or manifest["inputs"][0]["name"]
+
+    images = Images(items, spec.input, spec.data.on_bad_image)
+    validation = Validation(spec.task, sessions, name)
+    validation.run(track(images, f"validating {chosen.model}"))
+    record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
+    record |= torch_baseline(variant_dir(chosen.model, "fp32"), sessions["fp32"], name, spec)
+
+    def samples():
+        for item, tensor in islice(Images(items, spec.input, spec.data.on_bad_image), spec.validation.layer_samples):
+            yield item.name, {name: tensor}
+
+    layers = layer_noise(load(paths["fp32"]), load(paths["int8"]), samples) if "int8" in paths else []
+    folder = metrics_dir(chosen.model)
+    _write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
+    _write_csv(folder / "images.csv", validation.rows(), None)
+    write_json(folder / "accuracy.json", record)
+    for skipped in images.skipped:
+        say(f"skipped: {skipped}")
+    for key, value in record.items():
+        if ".gate." in key and value != "pass":
+            say(f"gate {key}: {value}")
+    say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
+
+
+def _write_csv(path, rows, columns) -> None:
+    with replace_file(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns or list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows
+        )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,290 @@
+"""Decoding, preprocessing, datasets and splits, on real files."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from conftest import write_images
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from octavo.errors import DataError, ParamsError
+from octavo.images.dataset import Images, Item, image_list, open_set, refuse_overlap
+from octavo.images.decode import decode, read_image
+from octavo.images.packaged import locate, make_set
+from octavo.images.preprocess import preprocess
+from octavo.images.splits import part, pick
+from octavo.params.grammar import ImageSet, Input, Packaged, Resize, Split
+
+
+def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
+
+
+GRADIENT = Image.fromarray(np.linspace(0, 255, 30 * 20 * 3).reshape(30, 20, 3).astype(np.uint8))
+
+
+class TestDecode:
+    @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "LA", "CMYK", "1"])
+    def test_every_mode_becomes_rgb(self, mode):
+        form = "TIFF" if mode == "CMYK" else "PNG"
+        pixels = decode(encoded(GRADIENT.convert(mode), form), "x")
+        assert pixels.shape == (30, 20, 3)
+        assert pixels.dtype == np.uint8
+
+    def test_sixteen_bits_are_scaled_not_clipped(self):
+        deep = Image.fromarray(np.array([[0, 256, 32768, 65535]], np.uint16))
+        assert decode(encoded(deep), "x")[0, :, 0].tolist() == [0, 1, 128, 255]
+
+    def test_the_exif_orientation_is_applied(self):
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        assert decode(encoded(GRADIENT, "JPEG", exif=exif), "x").shape == (20, 30, 3)
+
+    @pytest.mark.parametrize("cut", [0, 10, 60])
+    @pytest.mark.parametrize("form", ["PNG", "JPEG"])
+    def test_a_truncated_file_is_an_error_not_a_grey_image(self, form, cut):
+        noisy = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
+        with pytest.raises(DataError, match="broken.jpg is"):
+            decode(encoded(noisy, form)[: max(0, len(encoded(noisy, form)) * cut // 100)], "broken.jpg")
+
+    def test_text_floats_and_missing_files(self, tmp_path):
+        with pytest.raises(DataError, match="not a readable image"):
+            decode(b"hello", "x")
+        with pytest.raises(DataError, match="floating-point"):
+            decode(encoded(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF"), "x")
+        with pytest.raises(DataError, match="cannot be read"):
+            read_image(tmp_path / "none.png")
+
+    def test_a_decompression_bomb_is_refused(self, monkeypatch):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        with pytest.raises(DataError, match="too large"):
+            decode(encoded(GRADIENT), "x")
+
+
+class TestPreprocess:
+    image = np.asarray(GRADIENT)
+
+    def test_shorter_and_center_crop_are_torchvision_s(self):
+        torch = pytest.importorskip("torch")
+        from torchvision import transforms
+        from torchvision.transforms import InterpolationMode
+
+        photo = np.random.default_rng(1).integers(0, 255, (75, 101, 3), dtype=np.uint8)
+        for resample, mode in (("bilinear", InterpolationMode.BILINEAR), ("bicubic", InterpolationMode.BICUBIC)):
+            theirs = transforms.Compose(
+                [
+                    transforms.Resize(40, mode),
+                    transforms.CenterCrop((32, 33)),
+                    transforms.ToTensor(),
+                    transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+                ]
+            )(Image.fromarray(photo))
+            spec = Input(
+                size=(32, 33),
+                resize=Resize(rule="shorter", to=40, resample=resample),
+                crop="center",
+                mean=(0.485, 0.456, 0.406),
+                std=(0.229, 0.224, 0.225),
+            )
+            assert torch.allclose(torch.from_numpy(preprocess(photo, spec)[0]), theirs, atol=1e-6)
+
+    def test_letterbox_keeps_the_aspect_ratio_and_pads(self):
+        spec = Input(size=(40, 60), resize=Resize(rule="letterbox", pad=7), scale=1)
+        tensor = preprocess(self.image, spec)[0]
+        # 30x20 fits 40x60 at factor 4/3: 40 x 27, padded left and right.
+        assert tensor.shape == (3, 40, 60)
+        assert (tensor[:, :, :16] == 7).all()
+        assert (tensor[:, :, 43:] == 7).all()
+        assert not (tensor[:, :, 16:43] == 7).all()
+        corner = preprocess(self.image, Input(size=(40, 60), resize=Resize(rule="letterbox", pad=7, align="top-left"), scale=1))[0]
+        assert (corner[:, :, 27:] == 7).all()
+
+    def test_colour_layout_and_normalisation(self):
+        plain = dict(size=(30, 20), scale=1)
+        rgb = preprocess(self.image, Input(**plain))
+        assert np.array_equal(rgb[0], self.image.transpose(2, 0, 1))
+        assert np.array_equal(preprocess(self.image, Input(**plain, colour="bgr")), rgb[:, ::-1])
+        assert np.array_equal(preprocess(self.image, Input(**plain, layout="nhwc")), rgb.transpose(0, 2, 3, 1))
+        assert preprocess(self.image, Input(**plain, colour="gray")).shape == (1, 1, 30, 20)
+        raw = preprocess(self.image, Input(**plain, dtype="uint8"))
+        assert raw.dtype == np.uint8
+        scaled = preprocess(self.image, Input(size=(30, 20), scale=1, mean=(127,), std=(128,)))
+        assert np.allclose(scaled, (rgb - 127) / 128)
+        assert scaled.dtype == np.float32
+
+    def test_a_crop_larger_than_the_image_is_an_error(self):
+        with pytest.raises(DataError, match="smaller than the crop"):
+            preprocess(self.image, Input(size=(64, 64), resize=Resize(rule="none"), crop="center"))
+
+    @given(
+        rows=st.integers(1, 70),
+        columns=st.integers(1, 70),
+        rule=st.sampled_from(["stretch", "letterbox", "shorter"]),
+        antialias=st.booleans(),
+    )
+    @settings(max_examples=60, deadline=None)
+    def test_any_image_gives_the_size_asked_for_and_finite_values(self, rows, columns, rule, antialias):
+        photo = np.full((rows, columns, 3), 200, np.uint8)
+        shorter = rule == "shorter"
+        resize = Resize(rule=rule, to=24 if shorter else None, antialias=antialias)
+        spec = Input(size=(24, 20), resize=resize, crop="center" if shorter else "none", mean=(0.5,), std=(0.25,))
+        tensor = preprocess(photo, spec)
+        assert tensor.shape == (1, 3, 24, 20)
+        assert np.isfinite(tensor).all()
+
+
+class TestDatasets:
+    def test_folder_lists_images_only(self, tmp_path):
+        write_images(tmp_path / "a/b", 2, seed=1)
+        (tmp_path / "SOURCES.md").write_text("x")
+        items = open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
+        assert [item.name for item in items] == ["a/b/image_1_000.png", "a/b/image_1_001.png"]
+        assert all(item.label is None for item in items)
+
+    def test_imagefolder_labels_by_number_map_or_alphabet(self, tmp_path):
+        for name in ("10", "9"):
+            write_images(tmp_path / "n" / name, 1, seed=int(name))
+        by_number = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "n")), "here", 1000)
+        assert {item.name.split("/")[0]: item.label for item in by_number} == {"10": 10, "9": 9}
+        for name in ("cat", "dog", "unlabelled"):
+            write_images(tmp_path / "w" / name, 1, seed=len(name) + ord(name[0]))
+        alphabet = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", 2)
+        assert {item.name.split("/")[0]: item.label for item in alphabet} == {"cat": 0, "dog": 1, "unlabelled": None}
+        (tmp_path / "w/classes.json").write_text(json.dumps({"cat": 281, "dog": 207}))
+        mapped = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", 1000)
+        assert {item.label for item in mapped} == {281, 207, None}
+
+    def test_an_alphabet_that_does_not_cover_the_classes_is_refused(self, tmp_path):
+        for name in ("cat", "dog"):
+            write_images(tmp_path / name, 1, seed=ord(name[0]))
+        with pytest.raises(DataError, match="2 class folders, the model has 1000 classes"):
+            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", 1000)
+
+    def test_labels_outside_the_classes(self, tmp_path):
+        write_images(tmp_path / "7", 1, seed=7)
+        with pytest.raises(DataError, match=r"labelled class 7, the model has classes 0\.\.3"):
+            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", 4)
+
+    @pytest.mark.parametrize("table", ["[1]", '{"a": -1}', '{"a": "x"}', "{", '{"b": 0}'])
+    def test_bad_class_maps(self, tmp_path, table):
+        write_images(tmp_path / "a", 1, seed=1)
+        (tmp_path / "classes.json").write_text(table)
+        with pytest.raises(DataError, match=r"classes\.json"):
+            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", 4)
+
+    def test_missing_empty_stray_and_unknown(self, tmp_path):
+        with pytest.raises(DataError, match=r"here\.path: no folder"):
+            open_set(ImageSet(format="folder", path=str(tmp_path / "none")), "here")
+        with pytest.raises(DataError, match="holds no image"):
+            open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
+        write_images(tmp_path, 1, seed=1)
+        with pytest.raises(DataError, match="lies beside the class folders"):
+            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here")
+        with pytest.raises(ParamsError, match="'coco' has no reader in this version"):
+            open_set(ImageSet(format="coco", path=str(tmp_path)), "here")
+
+    def test_a_shared_image_is_found_by_content_not_by_name(self, tmp_path):
+        first = write_images(tmp_path / "a", 2, seed=1)
+        write_images(tmp_path / "b", 2, seed=2)
+        (tmp_path / "b/renamed.png").write_bytes(first[1].read_bytes())
+        a, b = (open_set(ImageSet(format="folder", path=str(tmp_path / name)), name) for name in "ab")
+        pairs = [[(item.name, item.sha256) for item in items] for items in (a, b)]
+        with pytest.raises(DataError, match=r"share 1 image\(s\) by content, the first: image_1_001.png = renamed.png"):
+            refuse_overlap(*pairs, "calibration", "validation")
+        refuse_overlap(pairs[0], pairs[1][:2], "calibration", "validation")
+
+    def test_the_policy_for_unreadable_images(self, tmp_path):
+        paths = write_images(tmp_path, 3, seed=1)
+        paths[1].write_bytes(paths[1].read_bytes()[:50])
+        items = open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
+        spec = Input(size=(8, 8))
+        with pytest.raises(DataError, match="image_1_001.png"):
+            list(Images(items, spec))
+        lenient = Images(items, spec, "skip")
+        assert [item.name for item, _ in lenient] == ["image_1_000.png", "image_1_002.png"]
+        assert len(lenient.skipped) == 1
+        assert "image_1_001.png" in lenient.skipped[0]
+        assert [item.name for item, _ in lenient] == ["image_1_000.png", "image_1_002.png"]
+        assert len(lenient.skipped) == 1, "a second pass counts anew"
+        with pytest.raises(DataError, match="none of 1 images is readable"):
+            list(Images(items[1:2], spec, "skip"))
+
+
+def make_items(labels: list[int | None], duplicates: int = 0) -> list[Item]:
+    items = [Item(None, f"{place:04d}", f"{place:064x}", label) for place, label in enumerate(labels)]
+    return items + [Item(None, f"copy{place}", items[place].sha256, items[place].label) for place in range(duplicates)]
+
+
+class TestSplits:
+    @given(
+        labels=st.lists(st.integers(0, 4), min_size=2, max_size=80),
+        border=st.floats(0.1, 0.9),
+        seed=st.integers(0, 5),
+        duplicates=st.integers(0, 2),
+        shuffled=st.randoms(use_true_random=False),
+    )
+    @settings(max_examples=80, deadline=None)
+    def test_two_parts_are_disjoint_complete_and_blind_to_order(self, labels, border, seed, duplicates, shuffled):
+        items = make_items(labels, duplicates)
+        first, second = part(items, Split(stop=border, seed=seed)), part(items, Split(start=border, seed=seed))
+        assert not {item.sha256 for item in first} & {item.sha256 for item in second}
+        assert {item.name for item in first} | {item.name for item in second} == {item.name for item in items}
+        assert len({item.sha256 for item in first}) == round(border * len(labels))
+        mixed = list(items)
+        shuffled.shuffle(mixed)
+        assert {item.name for item in part(mixed, Split(stop=border, seed=seed))} == {item.name for item in first}
+
+    def test_parts_are_stratified(self):
+        items = make_items([place % 4 for place in range(400)])
+        counts = np.bincount([item.label for item in part(items, Split(stop=0.25))])
+        assert counts.sum() == 100
+        assert counts.min() >= 24
+
+    def test_one_image_a_class_still_splits(self):
+        assert len(part(make_items(list(range(100))), Split(stop=0.2))) == 20
+
+    def test_pick_takes_evenly_and_never_twice_the_same(self):
+        items = make_items([0] * 90 + [1] * 10, duplicates=5)
+        picked = pick(items, 20, seed=3)
+        assert len(picked) == len({item.sha256 for item in picked}) == 20
+        assert sum(item.label for item in picked) == 2
+        assert [item.name for item in pick(items, 1000, 0)] == [item.name for item in items[:100]]
+
+    def test_seeds_differ_and_the_list_s_hash_does_not_depend_on_order(self):
+        items = make_items([None] * 50)
+        assert {i.name for i in pick(items, 10, 0)} != {i.name for i in pick(items, 10, 1)}
+        assert image_list(items) == image_list(items[::-1])
+        assert image_list(items) != image_list(items[1:])
+
+
+class TestPackaged:
+    def test_copies_and_crops_with_sources(self, tmp_path):
+        licence = "CC0 for the test"
+        files = [
+            Packaged(package="scikit-image", file="skimage/data/chelsea.png", to="whole/cat.png", licence=licence),
+            Packaged(package="scikit-image", file="skimage/data/chelsea.png", to="crops", licence=licence, crops=3),
+        ]
+        assert make_set(tmp_path / "set", files) == 4
+        crops = sorted((tmp_path / "set/crops").iterdir())
+        assert [read_image(path).shape[0] >= 224 for path in crops] == [True] * 3
+        sources = (tmp_path / "set/SOURCES.md").read_text()
+        assert sources.count(licence) == 2
+        assert "whole/cat.png" in sources
+        again = [path.read_bytes() for path in crops]
+        make_set(tmp_path / "set", files)
+        assert [path.read_bytes() for path in crops] == again
+
+    def test_a_missing_package_file_and_a_small_photo(self, tmp_path):
+        with pytest.raises(DataError, match="'no-such-package' is not installed"):
+            locate("no-such-package", "x")
+        with pytest.raises(DataError, match="has no file 'nothing.png'"):
+            locate("scikit-image", "nothing.png")
+        small = Packaged(package="scikit-image", file="skimage/data/chelsea.png", to="c", licence="x", crops=1, least=999)
+        with pytest.raises(DataError, match="too small for crops of 999"):
+            make_set(tmp_path / "set", [small])
+        assert list(tmp_path.iterdir()) == []

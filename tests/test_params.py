@@ -1,0 +1,115 @@
+"""params.yaml: what is right is read into typed objects, what is wrong is named by file, path, expectation and nearest key."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT, project_params
+
+from octavo.errors import ParamsError
+from octavo.params import load, load_model, load_sets
+
+
+def complaint(tmp_path: Path, params: object) -> str:
+    path = tmp_path / "params.yaml"
+    path.write_text(params if isinstance(params, str) else yaml.safe_dump(params), encoding="utf-8")
+    with pytest.raises(ParamsError) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.mend
+    return str(caught.value)
+
+
+def test_the_repository_s_own_files_are_valid():
+    models = load(ROOT / "params.yaml").models
+    assert {"efficientnet_lite0", "mobilenet_v2"} <= set(models)
+    assert set(load_sets(ROOT / "data/sources.yaml").sets) >= {"weights", "photos", "imagenet20"}
+
+
+def test_blocks_are_frozen(tmp_path):
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(project_params()))
+    spec = load_model(tmp_path / "p.yaml", "small")
+    with pytest.raises(ValueError, match="frozen"):
+        spec.int8.method = "mse"
+    assert spec.task.name == "classification"
+    assert spec.validation.bootstrap == 200
+
+
+@pytest.mark.parametrize("task", ["classification", "detection", "segmentation", "embedding"])
+def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
+    for form in (task, {"name": task}):
+        (tmp_path / "p.yaml").write_text(yaml.safe_dump(project_params(task=form)))
+        assert load_model(tmp_path / "p.yaml", "small").task.name == task
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"int8": {"metod": "mse"}}, ["models.small.int8.metod", "unknown key", "did you mean 'method'"]),
+        ({"int8": {"method": "mean"}}, ["models.small.int8.method", "'mean'", "'minmax', 'percentile', 'entropy' or 'mse'"]),
+        ({"int8": {"method": "percentil"}}, ["did you mean 'percentile'"]),
+        ({"calibrate": {"samples": "many"}}, ["models.small.calibrate.samples", "valid integer", "'many'"]),
+        ({"calibrate": {"samples": 0}}, ["models.small.calibrate.samples", "greater than or equal to 1"]),
+        ({"validate": {"gates": {"retained": 1.5}}}, ["models.small.validate.gates.retained", "less than or equal to 1"]),
+        ({"task": "classificatoin"}, ["models.small.task", "did you mean 'classification'"]),
+        ({"source": {"kind": "onxx", "file": "a"}}, ["models.small.source", "expected one of 'torch', 'onnx'"]),
+        ({"source": {"kind": "torch", "entry": "a:b", "file": "w", "opsett": 18}}, ["models.small.source.opsett", "did you mean 'opset'"]),
+        ({"source": {"kind": "onnx"}}, ["models.small.source.file", "required and missing"]),
+        ({"source": {"kind": "onnx", "file": "a", "opset": 11}}, ["models.small.source.opset", "greater than or equal to 17"]),
+        ({"input": {"size": [32]}}, ["models.small.input.size"]),
+        ({"input": {"size": [32, 32], "resize": {"rule": "shorter"}}}, ["models.small.input.resize", "needs `to`"]),
+        ({"input": {"size": [32, 32], "resize": {"rule": "shorter", "to": 16}, "crop": "center"}}, ["16 pixels, too few to crop 32x32"]),
+        ({"input": {"size": [32, 32], "mean": [1, 2]}}, ["`mean` has 2 values"]),
+        ({"input": {"size": [32, 32], "std": [0]}}, ["models.small.input.std.0", "greater than 0"]),
+        ({"input": {"size": [32, 32], "scale": float("nan")}}, ["models.small.input.scale"]),
+        ({"input": {"size": [32, 32], "dtype": "uint8"}}, ["`scale: 1`"]),
+        ({"benchmark": {"threads": [0]}}, ["models.small.benchmark.threads.0"]),
+    ],
+)
+def test_a_mistake_is_named_with_its_path_and_what_was_expected(tmp_path, changes, expected):
+    message = complaint(tmp_path, project_params(**changes))
+    for part in expected:
+        assert part in message
+
+
+def test_a_missing_block_says_that_empty_braces_will_do(tmp_path):
+    params = project_params()
+    del params["models"]["small"]["fp16"]
+    assert "models.small.fp16: this key is required and missing (`{}` takes the defaults)" in complaint(tmp_path, params)
+
+
+def test_all_mistakes_are_listed_at_once(tmp_path):
+    message = complaint(tmp_path, project_params(int8={"metod": 1}, calibrate={"samples": -1}))
+    assert "int8.metod" in message
+    assert "calibrate.samples" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "found nothing"),
+        ("- a\n- b\n", "found a list"),
+        ("models: {a: [}\n", "not readable YAML"),
+        ("models: {}\n", "models"),
+        ("models:\n  a: {task: x}\n  a: {task: y}\n", "stands twice"),
+        ("models: {'../up': {}}\n", "models.../up"),
+        ("modles: {}\n", "did you mean 'models'"),
+        ("!!python/object/apply:os.system ['true']\n", "not readable YAML"),
+    ],
+)
+def test_files_that_are_no_params(tmp_path, text, expected):
+    assert expected in complaint(tmp_path, text)
+
+
+def test_a_missing_file_and_an_unknown_model(tmp_path):
+    with pytest.raises(ParamsError, match=r"nowhere\.yaml: no such file"):
+        load(tmp_path / "nowhere.yaml")
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(project_params()))
+    with pytest.raises(ParamsError, match=r"no model 'smal'\n  to mend: did you mean 'small'\? it has: small"):
+        load_model(tmp_path / "p.yaml", "smal")
+
+
+def test_packaged_sets_stay_inside_their_folder(tmp_path):
+    (tmp_path / "s.yaml").write_text("sets: {a: [{package: p, file: f, licence: l, to: ../../x}]}")
+    with pytest.raises(ParamsError, match=r"sets\.a\.0\.to: `to` '\.\./\.\./x' must stay inside"):
+        load_sets(tmp_path / "s.yaml")
