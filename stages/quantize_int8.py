@@ -25,16 +25,15 @@ def main() -> None:
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
     model = load(source / MODEL)
 
-    results = {"int8": quantize_static(model, statistics, spec.int8), "int8_dynamic": quantize_dynamic(model, spec.int8)}
+    results = {"int8": quantize_static(model, statistics, spec.int8), "int8_dynamic": quantize_dynamic(model, spec.int8, statistics)}
     for variant, result in results.items():
         made = {
             "from_sha256": manifest["sha256"],
             "settings": spec.int8.model_dump(mode="json"),
+            "calibration": {key: statistics.origin[key] for key in ("images", "samples")},
+            "corrected_biases": result.corrected,
             "nodes": as_records(result.decisions),
         }
-        if variant == "int8":
-            made["calibration"] = {key: statistics.origin[key] for key in ("images", "samples")}
-            made["corrected_biases"] = result.corrected
         folder = variant_dir(chosen.model, variant)
         with replace_dir(folder) as temporary:
             save(result.model, temporary / MODEL)

@@ -19,7 +19,8 @@ def imported_rooms(script: Path) -> set[str]:
             direct |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             direct |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    modules = {name for name in direct if name in graph.modules}
+    # The package itself holds a docstring and a version: nothing that a stage could depend on.
+    modules = {name for name in direct if name in graph.modules and name != "octavo"}
     for name in list(modules):
         modules |= graph.find_upstream_modules(name)
     return {room(name) for name in modules}
@@ -28,6 +29,4 @@ def imported_rooms(script: Path) -> set[str]:
 def room(module: str) -> str:
     """`octavo.images.decode` lives in `octavo/images`, `octavo.cli` in `octavo/cli.py`."""
     parts = module.split(".")
-    if len(parts) == 1:
-        return "octavo/__init__.py"
     return f"octavo/{parts[1]}" if (ROOT / "octavo" / parts[1]).is_dir() else f"octavo/{parts[1]}.py"

@@ -23,10 +23,12 @@ def sqnr_db(signal: float, noise: float) -> float:
 def cosine(first: np.ndarray, second: np.ndarray) -> float:
     """Cosine of two arrays as flat vectors; 1 for two zero vectors, 0 where only one is zero."""
     a, b = first.ravel().astype(np.float64), second.ravel().astype(np.float64)
-    lengths = np.linalg.norm(a) * np.linalg.norm(b)
-    if lengths == 0:
-        return 1.0 if not a.any() and not b.any() else 0.0
-    return float(np.clip(a @ b / lengths, -1, 1))
+    largest_a, largest_b = np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0)
+    if largest_a == 0 or largest_b == 0:
+        return 1.0 if largest_a == largest_b else 0.0
+    # Scaled first: squares of very small values would vanish.
+    a, b = a / largest_a, b / largest_b
+    return float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
 
 
 @dataclass

@@ -72,4 +72,6 @@ def _dequantized(model: ir.Model) -> dict[str, str]:
             source = node.inputs[0].producer()
             if source is not None and source.op_type == "QuantizeLinear":
                 pairs.setdefault(source.inputs[0].name, node.outputs[0].name)
+                # A graph output keeps its name behind its DQ.
+                pairs.setdefault(node.outputs[0].name, node.outputs[0].name)
     return pairs

@@ -13,27 +13,32 @@ import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 
-__all__ = ["correct_biases", "rounded_weights"]
+__all__ = ["correct_biases", "rounded_weights", "weight_codes"]
 
 
-def rounded_weights(weights: np.ndarray, axis: int, *, per_channel: bool, bits: int) -> np.ndarray:
-    """Weights as their symmetric integer codes will give them back.
+def weight_codes(weights: np.ndarray, axis: int, *, per_channel: bool, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Symmetric integer codes of weights.
 
     Args:
         weights: float32.
         axis: the output channel axis.
         per_channel: one scale a channel, else one for all.
-        bits: 8, or 7 where the kernel would saturate.
+        bits: 8 (codes -127..127), or 7 where the kernel would saturate (-64..64, as ONNX Runtime's reduce_range has it).
 
     Returns:
-        float32 of the same shape.
+        (codes, scale): whole numbers as float32 of the weights' shape, and float32 that broadcasts with them.
     """
     others = tuple(place for place in range(weights.ndim) if place != axis) if per_channel else None
-    # 8 bits: codes -127..127. 7 bits: -64..64, as ONNX Runtime's reduce_range has it.
     limit = 127 if bits == 8 else 64
     top = np.abs(weights).max(axis=others, keepdims=True)
     scale = np.where(top > 0, top / np.float32(limit), np.float32(1)).astype(np.float32)
-    return np.clip(np.rint(weights / scale), -limit, limit) * scale
+    return np.clip(np.rint(weights / scale), -limit, limit), scale
+
+
+def rounded_weights(weights: np.ndarray, axis: int, *, per_channel: bool, bits: int) -> np.ndarray:
+    """Weights as their codes give them back: float32 of the same shape; arguments as in `weight_codes`."""
+    codes, scale = weight_codes(weights, axis, per_channel=per_channel, bits=bits)
+    return codes * scale
 
 
 def correct_biases(model: ir.Model, statistics: Statistics, nodes: set[str], *, per_channel: bool, bits: int) -> int:

@@ -16,13 +16,11 @@ import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
 
-__all__ = ["CARRIERS", "WEIGHTED", "place"]
+__all__ = ["CARRIERS", "RESHAPES", "WEIGHTED", "place"]
 
 WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
-CARRIERS = frozenset(
-    {"Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool"}
-    | {"MaxPool", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-)
+RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+CARRIERS = RESHAPES | {"Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "MaxPool", "Relu"}
 
 
 def place(model: ir.Model, kept: Mapping[str, str]) -> list[Decision]:

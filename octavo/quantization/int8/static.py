@@ -21,13 +21,14 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from octavo.calibration.ranges import tensor_range
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.passes.mean_to_pool import MeanToPool
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases
-from octavo.quantization.int8.placement import CARRIERS, WEIGHTED, place
+from octavo.quantization.int8.placement import CARRIERS, RESHAPES, WEIGHTED, place
 from octavo.quantization.select import select
 
-__all__ = ["Int8Result", "engine_input", "quantize_static"]
+__all__ = ["Int8Result", "engine_input", "engine_output", "quantize_static"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8) -> In
     """
     model = ir.from_proto(ir.to_proto(model))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
+    MeanToPool()(model)
     decisions = place(model, kept)
     chosen = {decision.node for decision in decisions if decision.precision == "int8"}
     if not chosen:
@@ -63,7 +65,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8) -> In
         corrected = correct_biases(model, statistics, chosen, per_channel=recipe.per_channel, bits=bits)
     quantizer = _engine(engine_input(model), _ranges(model, chosen, statistics, recipe), chosen, recipe)
     quantizer.quantize_model()
-    result = ir.from_proto(quantizer.model.model)
+    result = engine_output(quantizer)
     return Int8Result(result, _confirmed(decisions, result, recipe), corrected)
 
 
@@ -74,6 +76,13 @@ def engine_input(model: ir.Model) -> onnx.ModelProto:
         if proto.graph.value_info[index].name in model.graph.initializers:
             del proto.graph.value_info[index]
     return proto
+
+
+def engine_output(quantizer: Any) -> ir.Model:
+    """The graph that the quantizer wrote, in topological order: it appends some of its nodes out of order."""
+    result = ir.from_proto(quantizer.model.model)
+    result.graph.sort()
+    return result
 
 
 def _ranges(model: ir.Model, chosen: set[str], statistics: Statistics, recipe: Int8) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -89,6 +98,10 @@ def _ranges(model: ir.Model, chosen: set[str], statistics: Statistics, recipe: I
                 statistics.tensors[value.name], recipe.method, percentile=recipe.percentile, symmetric=recipe.symmetric
             )
             ranges[value.name] = (np.array(low, np.float32), np.array(high, np.float32))
+    for node in model.graph:
+        # A tensor that a pass put in (a mean before its Squeeze) has the values, and so the range, of the one it is reshaped to.
+        if node.op_type in RESHAPES and node.name in chosen and node.outputs[0].name in ranges:
+            ranges.setdefault(node.inputs[0].name, ranges[node.outputs[0].name])
     return ranges
 
 

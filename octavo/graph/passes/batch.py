@@ -1,0 +1,125 @@
+"""Make a fixed batch dimension symbolic."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.errors import SourceError
+from octavo.graph.passes.shapes import InferShapesPass
+
+__all__ = ["BATCH", "DynamicBatchPass"]
+
+BATCH = "batch"
+# Resize takes sizes for some axes only (its `axes` attribute) from this opset on.
+RESIZE_AXES = 18
+
+
+class DynamicBatchPass(ir.passes.InPlacePass):
+    """Make dimension 0 of the graph's inputs and outputs the symbol `batch`, and repair literals that fix it inside.
+
+    The batch size of the file, b, is dimension 0 of the image input.
+
+    1. Every graph input and output of rank >= 1 whose dimension 0 is b gets `batch` there. Other inputs keep their shape.
+    2. An output whose dimension 0 is another number has no batch dimension: an error, because two images' results could not
+       be told apart.
+    3. A Reshape to a constant shape that begins with the literal b: where the data's dimension 0 is b too it becomes 0 (copy
+       that dimension), else -1 unless the shape has a -1 already. Both mean the same at batch b.
+    4. A Resize to constant sizes [b, c, ...] of data [b, c, ...] gets sizes for the other axes only; from opset 18 on.
+    5. Shapes inside the graph are inferred anew.
+    6. Not acted on: a model whose image input has a symbolic dimension 0 already; a Reshape with `allowzero`; a shape that is
+       computed. A literal b can hide elsewhere (Expand, Slice, a constant that is added), so the caller runs the result at
+       batch 1 and at batch 2 and compares.
+
+    Args:
+        image: the image input.
+
+    Raises:
+        SourceError: rule 2, or the image input has no known dimension 0.
+    """
+
+    def __init__(self, image: ir.Value) -> None:
+        super().__init__()
+        self.image = image
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Edit the model."""
+        if self.image.shape is None:
+            raise SourceError(f"input {self.image.name!r} has no shape, so its batch dimension is unknown", "set `dynamic_batch: false`")
+        size = self.image.shape[0]
+        if not isinstance(size, int):
+            return ir.passes.PassResult(model, False)
+        if _dimension_0(self.image) is None:
+            return ir.passes.PassResult(model, False)
+        for output in model.graph.outputs:
+            first = _dimension_0(output)
+            if output.shape is not None and (len(output.shape) == 0 or (first is not None and first != size)):
+                raise SourceError(
+                    f"output {output.name!r} of shape {output.shape} has no batch dimension, so the batch cannot be made dynamic",
+                    "set `source.dynamic_batch: false`",
+                )
+        opset = model.opset_imports.get("", 0)
+        for node in model.graph:
+            if node.domain == "" and node.op_type == "Reshape":
+                _free_reshape(model, node, size)
+            elif node.domain == "" and node.op_type == "Resize" and opset >= RESIZE_AXES:
+                _free_resize(model, node, size)
+        for value in (*model.graph.inputs, *model.graph.outputs):
+            if _dimension_0(value) == size:
+                value.shape = ir.Shape([BATCH, *list(value.shape)[1:]])
+        outputs = {id(value) for value in model.graph.outputs}
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            for value in node.outputs:
+                if id(value) not in outputs:
+                    value.shape = None  # says b still
+        InferShapesPass()(model)
+        return ir.passes.PassResult(model, True)
+
+
+def _dimension_0(value: ir.Value | None) -> int | None:
+    if value is None or value.shape is None or len(value.shape) == 0 or not isinstance(value.shape[0], int):
+        return None
+    return value.shape[0]
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return None if tensor is None else tensor.numpy()
+
+
+def _free_reshape(model: ir.Model, node: ir.Node, size: int) -> None:
+    shape = _constant(node.inputs[1])
+    if shape is None or len(shape) == 0 or shape[0] != size:
+        return  # nothing literal to repair
+    if "allowzero" in node.attributes and node.attributes["allowzero"].as_int():
+        return  # 0 means an empty dimension there
+    if _dimension_0(node.inputs[0]) == size:
+        first = 0
+    elif -1 not in shape:
+        first = -1
+    else:
+        return  # two unknowns in one shape
+    node.replace_input_with(1, _new_constant(model, node, "shape", np.array([first, *shape[1:]], np.int64)))
+
+
+def _free_resize(model: ir.Model, node: ir.Node, size: int) -> None:
+    sizes = _constant(node.inputs[3]) if len(node.inputs) > 3 else None
+    data = node.inputs[0]
+    if sizes is None or "axes" in node.attributes or data is None or data.shape is None or len(data.shape) != len(sizes):
+        return
+    if len(sizes) < 3 or sizes[0] != size or list(data.shape)[:2] != list(sizes[:2]):
+        return  # resizes channels, or the data's own batch is unknown
+    if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None and _constant(node.inputs[1]).size:
+        return  # a region of interest counts all axes
+    node.attributes.add(ir.AttrInt64s("axes", list(range(2, len(sizes)))))
+    node.replace_input_with(3, _new_constant(model, node, "sizes", np.array(sizes[2:], np.int64)))
+
+
+def _new_constant(model: ir.Model, node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
+    """A new initializer: the old one may serve other nodes too."""
+    name = f"{node.outputs[0].name}/{role}"
+    while name in model.graph.initializers:
+        name += "_"
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.INT64), const_value=ir.tensor(array, name=name))
+    model.graph.register_initializer(value)
+    return value

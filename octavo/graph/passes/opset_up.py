@@ -1,0 +1,76 @@
+"""Convert a model up to a target opset."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+from onnxscript.version_converter import ConvertVersionPass
+
+from octavo.errors import SourceError
+from octavo.graph.logs import captured_logs
+from octavo.graph.passes.shapes import InferShapesPass
+
+__all__ = ["OpsetUpPass"]
+
+# The opset at which Resize got its coordinate modes; before it there was one meaning.
+RESIZE_MODES = 11
+# The converters' words for a node or a model that they left as it was.
+GAVE_UP = ("Skipping version conversion", "Failed to convert")
+
+
+class OpsetUpPass(ir.passes.InPlacePass):
+    """Convert a model below the target opset up to it; the weights never pass through a protobuf, so size does not matter.
+
+    1. A model at or above the target, or without operators of the ONNX domain, is left alone.
+    2. onnxscript's converter works from opset 18 up, ONNX's own below; both take the large weights out of the way first.
+       Model-local functions are inlined, because neither looks into them.
+    3. Upsample and Resize from before opset 11 mean asymmetric coordinates and, for nearest, rounding down. ONNX's converter
+       leaves both to the later default, half-pixel, which moves linear upsampling by a fraction of a pixel: they are set here.
+    4. A converter that gives up, in part or in whole, is an error and not a warning: a graph that claims an opset whose
+       operators it does not hold computes something else.
+
+    Raises:
+        SourceError: the conversion failed, or its result does not pass the ONNX checker.
+    """
+
+    def __init__(self, opset: int) -> None:
+        super().__init__()
+        self.opset = opset
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Edit the model."""
+        before = model.opset_imports.get("")
+        if before is None or before >= self.opset:
+            return ir.passes.PassResult(model, False)
+        InferShapesPass()(model)  # some adapters (GroupNormalization) need to know the shapes
+        with captured_logs() as lines:
+            try:
+                ConvertVersionPass(self.opset, fallback=True)(model)
+            except Exception as error:
+                # The converter's own exception, an assertion or a RuntimeError of the C++ side: no common base.
+                raise self._failed(before, str(error)) from error
+        gave_up = next((line for line in lines if line.startswith(GAVE_UP)), None)
+        if gave_up or model.opset_imports.get("") != self.opset:
+            raise self._failed(before, gave_up or "the converter left the model as it was")
+        if before < RESIZE_MODES:
+            for node in ir.traversal.RecursiveGraphIterator(model.graph):
+                if node.op_type == "Resize" and node.domain == "":
+                    _as_before_opset_11(node)
+        try:
+            common.CheckerPass()(model)
+        except Exception as error:
+            raise self._failed(before, f"the result is not valid: {error}") from error
+        return ir.passes.PassResult(model, True)
+
+    def _failed(self, before: int, reason: str) -> SourceError:
+        lines = [line for line in reason.splitlines() if line.strip()] or ["no reason given"]
+        return SourceError(
+            f"the model cannot be converted from opset {before} to {self.opset}: {lines[0].strip()}",
+            f"export it at opset {self.opset} or above",
+        )
+
+
+def _as_before_opset_11(node: ir.Node) -> None:
+    if "coordinate_transformation_mode" not in node.attributes:
+        node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
+        node.attributes.add(ir.AttrString("nearest_mode", "floor"))

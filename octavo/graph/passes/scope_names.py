@@ -1,0 +1,61 @@
+"""Name nodes and tensors after the torch modules that they come from."""
+
+from __future__ import annotations
+
+import ast
+
+import onnx_ir as ir
+
+__all__ = ["ScopeNamesPass"]
+
+# Written by torch.onnx.export(dynamo=True): "['', 'features', 'features.0', 'features.0.0', 'conv2d']".
+SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+class ScopeNamesPass(ir.passes.InPlacePass):
+    """Replace `node_Conv_811` by `features.0.0/Conv`, and the tensor `getitem_3` by the name of the node that makes it.
+
+    1. A node's name is the path of the innermost module, `/`, and its op type; a node of the outermost module is its op type
+       alone. The second of a name gets `_1`, and so on, in graph order.
+    2. The output of a node with one output takes the node's name.
+    3. Graph inputs, graph outputs and initializers keep their names; so do the outputs of a node that has several.
+    4. A node without that metadata, or in a subgraph, is left alone.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Edit the model."""
+        nodes = [(node, module) for node in model.graph if (module := _module(node)) is not None]
+        scoped = {id(node) for node, _ in nodes}
+        used_nodes = {node.name for node in model.graph if id(node) not in scoped}
+        used_values = {value.name for value in (*model.graph.inputs, *model.graph.initializers.values())}
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            used_values.update(value.name for value in node.outputs)
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    used_values.update(value.name for value in (*attribute.value.inputs, *attribute.value.initializers.values()))
+        for node, module in nodes:
+            node.name = _unused(f"{module}/{node.op_type}" if module else node.op_type, used_nodes)
+            if len(node.outputs) == 1 and not node.outputs[0].is_graph_output():
+                node.outputs[0].name = _unused(node.name, used_values)
+        return ir.passes.PassResult(model, bool(nodes))
+
+
+def _module(node: ir.Node) -> str | None:
+    """The innermost module's path; None where the exporter left none."""
+    try:
+        scopes = ast.literal_eval(node.metadata_props.get(SCOPES, ""))
+    except (SyntaxError, ValueError):
+        return None
+    # The last entry is the operation itself.
+    if not isinstance(scopes, list) or len(scopes) < 2 or not isinstance(scopes[-2], str):
+        return None
+    return scopes[-2]
+
+
+def _unused(name: str, used: set[str | None]) -> str:
+    candidate, count = name, 0
+    while candidate in used:
+        count += 1
+        candidate = f"{name}_{count}"
+    used.add(candidate)
+    return candidate

@@ -1,0 +1,128 @@
+"""Patterns over several nodes that are better left in float32: index arithmetic, guarded divisors, moves between float32 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import onnx_ir as ir
+
+from octavo.quantization.fp16.schema import is_control_flow, is_float
+
+__all__ = ["guarded", "index_chains", "plain_moves"]
+
+# Integers of 8 bits are exact in float16.
+INTEGERS = {ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum"})
+# Between an epsilon and the division that it is for.
+ROOTS = frozenset({"Expand", "Identity", "Pow", "Reshape", "Sqrt", "Unsqueeze"})
+DIVISIONS = frozenset({"Div", "Log", "Reciprocal"})
+# fmt: off
+MOVES = frozenset((
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+))
+# fmt: on
+
+
+class Planned(Protocol):
+    """What is read of a node's plan."""
+
+    inputs: tuple[bool, ...]
+    as_it_comes: bool
+
+    @property
+    def half(self) -> bool:
+        """Whether any slot is float16."""
+        ...
+
+
+def index_chains(graph: ir.Graph) -> list[ir.Node]:
+    """Nodes that compute integers in float32: sizes for a Resize, places from a TopK.
+
+    1. It starts at a Cast from an integer wider than 8 bits.
+    2. It runs on through nodes whose every non-constant float input is in the chain; a layer with weights ends it.
+    3. It counts only if it comes back to integers (a Cast) or to a size that must be float32 (`scales` of Resize).
+    """
+    begun: dict[ir.Node, None] = {}
+    for node in graph:
+        if _starts(node) or _continues(node, begun):
+            begun[node] = None
+    arrived: set[ir.Node] = set()
+    for node in reversed(list(begun)):
+        for output in node.outputs:
+            for use in output.uses():
+                if use.node in arrived or _ends(use.node, use.idx):
+                    arrived.add(node)
+    return [node for node in begun if node in arrived]
+
+
+def guarded(graph: ir.Graph, guards: Iterable[ir.Node]) -> dict[ir.Node, ir.Node]:
+    """Nodes from an epsilon to the division that it guards: `x / max(norm, 1e-12)`, `x / sqrt(variance + 1e-8)`.
+
+    The guard alone in float32 is no help: cast to float16 behind it, the divisor would be zero again.
+
+    Args:
+        guards: Add, Max or Clip with a lone constant that float16 cannot hold.
+
+    Returns:
+        Node to its guard, in the graph's order.
+    """
+    behind = {guard: guard for guard in guards}
+    found: dict[ir.Node, ir.Node] = {}
+    for node in graph:
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            if producer in behind and node.op_type in ROOTS | DIVISIONS:
+                found[node] = behind[producer]
+                if node.op_type in ROOTS:
+                    behind[node] = behind[producer]
+    return found
+
+
+def plain_moves(graph: ir.Graph, plan: Mapping[ir.Node, Planned], *, keep_io: bool) -> list[ir.Node]:
+    """Nodes that only move values, all of them from float32 nodes to float32 nodes.
+
+    In float16 they would cost two casts and the digits, and compute nothing. It is the largest set of moves whose float inputs all
+    come from float32 nodes, graph inputs or the set, and whose outputs all go to float32 slots or the set.
+    """
+    moves = {node: None for node in graph if node.op_type in MOVES and node in plan and plan[node].half}
+
+    def gives_float(value: ir.Value | None) -> bool:
+        if not is_float(value):
+            return True
+        producer = value.producer()
+        if producer is None:
+            return keep_io or not value.is_graph_input()
+        return producer in moves or not plan[producer].half
+
+    def takes_float(value: ir.Value) -> bool:
+        if value.is_graph_output() and not keep_io:
+            return False
+        return all(
+            use.node in moves or use.node not in plan or plan[use.node].as_it_comes or not plan[use.node].inputs[use.idx]
+            for use in value.uses()
+        )
+
+    while True:
+        kept = {n: None for n in moves if all(map(gives_float, n.inputs)) and all(map(takes_float, n.outputs))}
+        if len(kept) == len(moves):
+            return list(moves)
+        moves = kept
+
+
+def _starts(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].dtype in INTEGERS and is_float(node.outputs[0])
+
+
+def _continues(node: ir.Node, begun: Mapping[ir.Node, None]) -> bool:
+    if node.op_type in LAYERS or is_control_flow(node) or not any(is_float(value) for value in node.outputs):
+        return False
+    data = [value for value in node.inputs if is_float(value) and not value.is_initializer()]
+    return bool(data) and all(value.producer() in begun for value in data)
+
+
+def _ends(node: ir.Node, place: int) -> bool:
+    if node.op_type == "Cast":
+        return node.outputs[0].dtype in INTEGERS
+    return (node.op_type == "Resize" and place == 2) or node.op_type in ("Range", "Upsample")

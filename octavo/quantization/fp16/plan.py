@@ -1,0 +1,163 @@
+"""Float16 or float32, node by node, with the reason.
+
+Converted unless a rule speaks against it. Sums, Softmax, Exp and Pow have no rule: where they lose accuracy in a given network
+`verify` measures it, and most lose nothing because kernels accumulate in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from octavo.quantization.decisions import Decision
+from octavo.quantization.fp16.chains import guarded, index_chains, plain_moves
+from octavo.quantization.fp16.prepare import ONNX
+from octavo.quantization.fp16.schema import is_float, slots
+from octavo.quantization.fp16.weights import SMALLEST, is_dead_weight, weight_fault
+
+__all__ = ["NodePlan", "decide", "make_plan"]
+
+CONVERTED = "its types admit float16"
+# Layers whose second input is multiplied with the data and summed.
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+# Inputs that are added to something float16 whose last place is at least 2^-24: a smaller addend is lost in that sum anyway, so
+# only its reach counts. A lone number is left out: there it is an epsilon that keeps a divisor from zero.
+ADDENDS = {
+    "Add": (0, 1),
+    "BatchNormalization": (2, 3),
+    "Conv": (2,),
+    "ConvTranspose": (2,),
+    "Gemm": (2,),
+    "InstanceNormalization": (2,),
+    "LayerNormalization": (2,),
+    "Sub": (0, 1),
+}
+# They take a value as it comes: a cast before them costs time or digits and gains nothing.
+READS_SHAPE = ("Shape", "Size")
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One node's precision.
+
+    Attributes:
+        inputs, outputs: one flag a slot, true where it becomes float16.
+        as_it_comes: float inputs take the precision that their producer gives (Cast, Shape, Size).
+        reason: for `Decision`.
+    """
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    reason: str
+    as_it_comes: bool = False
+
+    @property
+    def half(self) -> bool:
+        """Whether any slot is float16."""
+        return any(self.inputs) or any(self.outputs)
+
+
+def make_plan(model: ir.Model, kept: Mapping[str, str], *, keep_io: bool) -> dict[ir.Node, NodePlan]:
+    """Plan every node of the main graph, in its order.
+
+    Args:
+        model: prepared.
+        kept: node name to the reason why it stays float32.
+        keep_io: whether graph inputs and outputs stay float32.
+
+    Raises:
+        QuantizationError: the model is already quantized, or a weight is NaN or infinite.
+    """
+    plan = {}
+    faults: dict[tuple[ir.Value, str, bool], str] = {}
+    for node in model.graph:
+        found = slots(node, model.graph.opset_imports)
+        reason = found.refusal or _named(node, kept) or _own_fault(node) or _constants_fault(node, found.inputs, faults)
+        plan[node] = _float(node, reason) if reason else NodePlan(found.inputs, found.outputs, _converted(node))
+        if node.domain in ONNX and (node.op_type in READS_SHAPE or _leaves_float(node)):
+            plan[node] = replace(_float(node, reason or "takes its input as it comes"), as_it_comes=node.name not in kept)
+    guards = [node for node in plan if not plan[node].half and _is_guard(node, faults)]
+    for node, guard in guarded(model.graph, guards).items():
+        if plan[node].half:
+            plan[node] = _float(node, f"divides by what {guard.name} keeps from zero with a constant that is too small for float16")
+    for node in index_chains(model.graph):
+        if plan[node].half:
+            plan[node] = _float(node, "computes a size or an index: float16 holds integers up to 2048 only")
+    for node in plain_moves(model.graph, plan, keep_io=keep_io):
+        plan[node] = _float(node, "only moves values between float32 nodes")
+    return plan
+
+
+def _float(node: ir.Node, reason: str) -> NodePlan:
+    return NodePlan((False,) * len(node.inputs), (False,) * len(node.outputs), reason)
+
+
+def decide(node: ir.Node, planned: NodePlan) -> Decision:
+    """The record of what became of a node, read after conversion."""
+    half = planned.half
+    if planned.as_it_comes and node.op_type == "Cast":
+        half = node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.FLOAT16
+    return Decision(node.name or "", node.op_type, "fp16" if half else "float", planned.reason)
+
+
+def _is_guard(node: ir.Node, faults: Mapping[tuple[ir.Value, str, bool], str]) -> bool:
+    if node.op_type not in ("Add", "Clip", "Max"):
+        return False
+    lone = [value for value in node.inputs if value is not None and value.const_value is not None and value.const_value.size == 1]
+    return any(faults.get((value, node.op_type, False)) for value in lone)
+
+
+def _converted(node: ir.Node) -> str:
+    weight = _weight(node)
+    if weight is not None and is_dead_weight(weight.const_value):
+        return f"{CONVERTED}; {weight.name} is too small to give anything but zero with any float16 input"
+    return CONVERTED
+
+
+def _weight(node: ir.Node) -> ir.Value | None:
+    weight = node.inputs[1] if node.op_type in LAYERS and node.domain in ONNX and len(node.inputs) > 1 else None
+    return weight if weight is not None and weight.const_value is not None and weight.dtype == ir.DataType.FLOAT else None
+
+
+def _named(node: ir.Node, kept: Mapping[str, str]) -> str:
+    return kept.get(node.name or "", "")
+
+
+def _leaves_float(node: ir.Node) -> bool:
+    # Cast from float32 to an integer, a boolean, or a wider or narrower float.
+    return node.op_type == "Cast" and is_float(node.inputs[0]) and not is_float(node.outputs[0])
+
+
+def _own_fault(node: ir.Node) -> str:
+    if node.op_type == "MeanVarianceNormalization":
+        return "its epsilon is 1e-9, zero in float16"
+    epsilon = node.attributes.get("epsilon")
+    if epsilon is not None and 0 < float(epsilon.value) < SMALLEST:
+        return f"its epsilon is {float(epsilon.value):.3g}, zero in float16"
+    if node.op_type not in ("Constant", "ConstantOfShape") and any(map(_is_float_tensor, node.attributes.values())):
+        return "it has a float32 tensor as an attribute"
+    value = node.attributes.get("value")
+    if node.op_type == "ConstantOfShape" and value is not None and value.value.dtype == ir.DataType.FLOAT:
+        return weight_fault(f"{node.name}.value", value.value, node.op_type)
+    if node.op_type == "Constant":
+        return "a constant that is a graph output"
+    return ""
+
+
+def _is_float_tensor(attribute: ir.Attr) -> bool:
+    return attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype == ir.DataType.FLOAT
+
+
+def _constants_fault(node: ir.Node, flags: tuple[bool, ...], faults: dict[tuple[ir.Value, str, bool], str]) -> str:
+    for place, (flag, value) in enumerate(zip(flags, node.inputs, strict=True)):
+        if not flag or value is None or value.const_value is None or not value.is_initializer():
+            continue
+        addend = place in ADDENDS.get(node.op_type, ()) and value.const_value.size > 1
+        key = (value, node.op_type, addend)
+        if key not in faults:
+            faults[key] = weight_fault(value.name or "", value.const_value, node.op_type, addend=addend)
+        if faults[key] and not (value is _weight(node) and is_dead_weight(value.const_value)):
+            return faults[key]
+    return ""

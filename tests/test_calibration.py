@@ -1,0 +1,261 @@
+"""Statistics merge exactly whatever the order and partition; ranges do what their methods promise."""
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from conftest import small_network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from octavo.calibration.collector import collect
+from octavo.calibration.histogram import BINS, bin_counts, bin_edges, bin_middles, not_finite
+from octavo.calibration.ranges import METHODS, tensor_range
+from octavo.calibration.statistics import Statistics, TensorStatistics
+from octavo.errors import CalibrationError, ModelRunError, OutputError
+from octavo.runtime.tensors import float_activations, read_tensors
+
+FINITE = st.floats(-(2.0**40), 2.0**40, width=32)
+
+
+def tensor(*images: np.ndarray) -> TensorStatistics:
+    statistics = TensorStatistics()
+    for image in images:
+        statistics.update("t", np.asarray(image, np.float32), "image")
+    return statistics
+
+
+def as_bytes(statistics: Statistics, folder) -> bytes:
+    statistics.save(folder)
+    return (folder / "statistics.npz").read_bytes() + (folder / "statistics.json").read_bytes()
+
+
+class TestHistogram:
+    @given(hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
+    @settings(deadline=None)
+    def test_every_value_lies_between_its_bin_s_edges(self, values):
+        for value in values:
+            (number,) = np.flatnonzero(bin_counts(np.array([value])))
+            low, high = bin_edges(np.array([number]))
+            assert low[0] <= value <= high[0]
+            assert low[0] <= bin_middles(np.array([number]))[0] <= high[0] or value == 0 or abs(value) < 1e-38
+
+    def test_counts_add_up_and_zero_is_exact(self):
+        values = np.random.default_rng(0).standard_normal((3, 5, 7)).astype(np.float32)
+        counts = bin_counts(values)
+        assert counts.sum() == values.size
+        assert len(counts) == BINS
+        assert bin_middles(np.flatnonzero(bin_counts(np.zeros(3, np.float32)))).tolist() == [0.0]
+
+    def test_a_non_contiguous_view_counts_right(self):
+        values = np.arange(24, dtype=np.float32).reshape(4, 6)
+        assert np.array_equal(bin_counts(values[:, ::2]), bin_counts(values[:, ::2].copy()))
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    def test_not_finite(self, bad):
+        assert not_finite(bin_counts(np.array([1, bad, 3], np.float32))) == 1
+        assert not_finite(bin_counts(np.array([1, 3.4e38, -3.4e38], np.float32))) == 0
+
+
+class TestMerge:
+    @given(
+        images=st.lists(hnp.arrays(np.float32, (2, 3, 4), elements=FINITE), min_size=1, max_size=8),
+        order=st.randoms(use_true_random=False),
+        data=st.data(),
+    )
+    @settings(max_examples=50, deadline=None)
+    def test_any_partition_order_and_batch_gives_the_same_bytes(self, images, order, data, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("s")
+        whole = Statistics(origin={"model": "m"})
+        for image in images:
+            whole.update({"t": image}, "i")
+        shuffled = list(images)
+        order.shuffle(shuffled)
+        merged = Statistics(origin={"model": "m"})
+        while shuffled:
+            taken = data.draw(st.integers(1, len(shuffled)))
+            part = Statistics(origin={"model": "m"})
+            if data.draw(st.booleans()):
+                part.update({"t": np.concatenate(shuffled[:taken])}, "i")
+            else:
+                for image in shuffled[:taken]:
+                    part.update({"t": image}, "i")
+            shuffled = shuffled[taken:]
+            merged = part.merge(merged) if data.draw(st.booleans()) else merged.merge(part)
+        assert as_bytes(whole, folder / "a") == as_bytes(merged, folder / "b")
+
+    def test_means_extremes_and_counts_are_right(self):
+        images = np.random.default_rng(1).standard_normal((5, 4, 6, 7)).astype(np.float32)
+        statistics = tensor(*[image[None] for image in images])
+        assert statistics.low == images.min()
+        assert statistics.high == images.max()
+        assert statistics.values == images.size
+        assert np.allclose(statistics.means(), images.mean(axis=(0, 2, 3)), atol=1e-6)
+
+    def test_shapes_that_change_size_keep_means_shapes_that_change_channels_lose_them(self):
+        grown = tensor(np.ones((1, 2, 3, 3)), 3 * np.ones((1, 2, 5, 5)))
+        assert np.allclose(grown.means(), (9 + 75) / 34)
+        mixed = tensor(np.ones((1, 2, 3)), np.ones((1, 4, 3)))
+        assert mixed.means() is None
+        assert mixed.values == 18
+        assert tensor(np.ones((1, 4, 3))).merge(mixed).means() is None
+
+    def test_empty_and_scalar_tensors(self):
+        assert tensor(np.zeros((0, 4))).values == 0
+        assert tensor(np.float32(3)).high == 3
+        assert tensor(np.zeros((0, 4))).merge(tensor(np.ones((2, 4)))).means().tolist() == [1, 1, 1, 1]
+        with pytest.raises(CalibrationError, match="was empty on every"):
+            tensor_range(tensor(np.zeros((0, 4))), "minmax")
+
+    def test_nan_is_named(self):
+        with pytest.raises(CalibrationError, match="tensor 'conv1' holds 1 NaN or infinite values on cat.jpg"):
+            Statistics().update({"conv1": np.array([[1, np.nan]], np.float32)}, "cat.jpg")
+
+
+class TestSaving:
+    def test_what_is_saved_is_what_is_loaded(self, tmp_path):
+        statistics = Statistics(origin={"model": "a", "samples": 3})
+        statistics.update({"x": np.random.default_rng(0).standard_normal((1, 3, 8)).astype(np.float32), "s": np.float32(2)}, "i")
+        statistics.save(tmp_path / "s")
+        loaded = Statistics.load(tmp_path / "s")
+        assert loaded.origin == statistics.origin
+        for name, expected in statistics.tensors.items():
+            got = loaded.tensors[name]
+            assert (got.low, got.high, got.values, got.per_channel) == (
+                expected.low,
+                expected.high,
+                expected.values,
+                expected.per_channel,
+            )
+            assert np.array_equal(got.counts, expected.counts)
+            assert (got.sums is None and expected.sums is None) or np.array_equal(got.sums, expected.sums)
+        assert as_bytes(loaded, tmp_path / "t") == as_bytes(statistics, tmp_path / "u")
+
+    def test_missing_damaged_and_foreign_statistics(self, tmp_path):
+        with pytest.raises(CalibrationError, match=r"has no statistics.*\n.*run the calibrate stage"):
+            Statistics.load(tmp_path / "none")
+        statistics = Statistics(origin={"model": "a" * 64})
+        statistics.update({"x": np.ones((1, 2), np.float32)}, "i")
+        statistics.save(tmp_path / "s")
+        statistics.require({"model": "a" * 64}, "there")
+        with pytest.raises(CalibrationError, match="there was made for another model"):
+            statistics.require({"model": "b" * 64}, "there")
+        archive = tmp_path / "s/statistics.npz"
+        archive.write_bytes(archive.read_bytes()[:100])
+        with pytest.raises(CalibrationError, match="damaged"):
+            Statistics.load(tmp_path / "s")
+
+    def test_statistics_that_cannot_be_written(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OutputError, match="could not be written"):
+            Statistics().save(tmp_path / "file/s")
+
+
+class TestRanges:
+    normal = np.random.default_rng(2).standard_normal((1, 4, 64, 64)).astype(np.float32)
+
+    @pytest.mark.parametrize("method", METHODS)
+    @given(values=hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1e6, 1e6, width=32)))
+    @settings(max_examples=40, deadline=None)
+    def test_a_range_holds_zero_and_stays_within_the_extremes(self, method, values):
+        low, high = tensor_range(tensor(values), method)
+        assert min(values.min(), 0) <= low <= 0 <= high <= max(values.max(), 0)
+        low, high = tensor_range(tensor(values), method, symmetric=True)
+        assert low == -high
+
+    def test_minmax_is_exact(self):
+        assert tensor_range(tensor(self.normal), "minmax") == (float(self.normal.min()), float(self.normal.max()))
+
+    @pytest.mark.parametrize("share", [90, 99, 99.9])
+    def test_percentile_covers_its_share_within_a_bin(self, share):
+        low, high = tensor_range(tensor(self.normal), "percentile", percentile=share)
+        expected = np.percentile(self.normal, [(100 - share) / 2, 100 - (100 - share) / 2])
+        assert np.allclose([low, high], expected, rtol=0.01)
+        assert tensor_range(tensor(self.normal), "percentile", percentile=100) == tensor_range(tensor(self.normal), "minmax")
+
+    @pytest.mark.parametrize("method", ["percentile", "entropy", "mse"])
+    def test_a_long_tail_is_cut_off(self, method):
+        # One outlier in 400,000: its clipping costs less than the rounding of all others over its range.
+        values = np.append(np.random.default_rng(3).standard_normal(400_000), 20).astype(np.float32)
+        low, high = tensor_range(tensor(values), method)
+        assert 2 < high < 15
+        assert low < -2
+
+    @pytest.mark.parametrize("draw", ["standard_t", "laplace", "exponential"])
+    def test_mse_is_the_best_of_a_dense_search(self, draw):
+        generator = np.random.default_rng(3)
+        values = (generator.standard_t(3, 20000) if draw == "standard_t" else getattr(generator, draw)(size=20000)).astype(np.float32)
+
+        def error(low: float, high: float) -> float:
+            scale = (high - low) / 255
+            zero = round(-low / scale)
+            return float((((np.clip(np.rint(values / scale) + zero, 0, 255) - zero) * scale - values) ** 2).mean())
+
+        statistics = tensor(values)
+        best = error(*tensor_range(statistics, "mse"))
+        bottom = min(float(values.min()), 0.0)
+        dense = [error(bottom * a, values.max() * b) for a in np.linspace(0.2, 1, 25) for b in np.linspace(0.2, 1, 25)]
+        assert best <= 1.03 * min(dense)
+        assert best <= error(*tensor_range(statistics, "minmax"))
+
+    def test_constant_tensors(self):
+        for method in METHODS:
+            assert tensor_range(tensor(np.zeros(10)), method) == (0, 0)
+            low, high = tensor_range(tensor(np.full(10, 5.0)), method)
+            assert low == 0
+            assert high == pytest.approx(5, rel=0.01)
+
+
+def feeds(count: int, size: int = 32):
+    generator = np.random.default_rng(5)
+    images = [generator.standard_normal((1, 3, size, size)).astype(np.float32) for _ in range(count)]
+    return lambda: ((f"image {place}", {"image": image}) for place, image in enumerate(images))
+
+
+class TestCollector:
+    def test_the_image_pass_sees_every_activation_once(self):
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        names = float_activations(model)
+        assert names == "image stem stem.relu depth depth.relu6 point sum pooled logits".split()
+        statistics = collect(model, feeds(3))
+        assert set(statistics.tensors) == set(names)
+        assert statistics.tensors["image"].values == 3 * 3 * 32 * 32
+        assert statistics.tensors["stem.relu"].low == 0
+        assert statistics.tensors["depth.relu6"].high <= 6
+
+    def test_small_groups_and_another_order_change_nothing_that_counts(self, tmp_path):
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        whole, grouped = collect(model, feeds(4)), collect(model, feeds(4), group_bytes=1)
+        for name, expected in whole.tensors.items():
+            assert np.allclose([expected.low, expected.high], [grouped.tensors[name].low, grouped.tensors[name].high], atol=1e-5)
+        forward, backward = collect(model, feeds(4)), collect(model, lambda: list(feeds(4)())[::-1])
+        assert as_bytes(forward, tmp_path / "a") == as_bytes(backward, tmp_path / "b")
+
+    def test_the_model_is_left_as_it_was(self):
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        collect(model, feeds(1))
+        assert [value.name for value in model.graph.outputs] == ["logits"]
+
+    def test_nan_no_images_and_unknown_tensors(self):
+        broken = small_network(weights={"stem.bias": np.full(8, np.nan, np.float32)})
+        with pytest.raises(CalibrationError, match=r"tensor 'stem' holds \d+ NaN"):
+            collect(ir.from_proto(onnx.shape_inference.infer_shapes(broken)), feeds(1))
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        with pytest.raises(CalibrationError, match="no image to calibrate on"):
+            collect(model, lambda: [])
+        with pytest.raises(ModelRunError, match="no tensor 'nothing'"):
+            list(read_tensors(model, ["nothing"], feeds(1)))
+        with pytest.raises(ModelRunError, match="does not run on image"):
+            collect(model, feeds(1, size=16))
+
+    def test_integer_side_tensors_are_left_out(self):
+        graph = oh.make_graph(
+            [oh.make_node("Shape", ["x"], ["shape"]), oh.make_node("Reshape", ["x", "shape"], ["y"])],
+            "g",
+            [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])],
+            [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 4])],
+        )
+        model = onnx.shape_inference.infer_shapes(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
+        assert float_activations(ir.from_proto(model)) == ["x", "y"]

@@ -1,0 +1,278 @@
+"""Fidelity, task scores, bootstrap, gates and tables against figures worked out another way."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from conftest import small_network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from octavo.calibration.collector import collect
+from octavo.errors import DataError, ModelRunError
+from octavo.evidence.bootstrap import Interval, paired_ratio
+from octavo.evidence.fidelity import SQNR_CAP, Fidelity, cosine, sqnr_db
+from octavo.evidence.gates import judge, judge_interval
+from octavo.evidence.layers import layer_noise
+from octavo.evidence.report import HEADINGS, markdown, rows, tradeoff
+from octavo.evidence.validation import Validation
+from octavo.images.dataset import Item
+from octavo.params.grammar import Classification, Int8, Validate
+from octavo.quantization.int8 import quantize_static
+from octavo.runtime.session import Session
+from octavo.tasks.classification import ClassificationScore, class_scores
+
+TASK = Classification(name="classification")
+VECTORS = hnp.arrays(np.float64, 5, elements=st.floats(-1e3, 1e3))
+
+
+class TestFidelity:
+    def test_sqnr_is_the_textbook_s(self):
+        assert sqnr_db(100, 1) == pytest.approx(20)
+        assert sqnr_db(1, 0) == SQNR_CAP
+        assert sqnr_db(0, 1) == 0
+
+    @given(VECTORS, VECTORS, st.floats(0.1, 10))
+    @settings(deadline=None)
+    def test_cosine_is_bounded_symmetric_and_blind_to_scale(self, a, b, factor):
+        assert -1 <= cosine(a, b) <= 1
+        assert cosine(a, b) == pytest.approx(cosine(b, a), abs=1e-9)
+        assert cosine(a, a * factor) == pytest.approx(1, abs=1e-6)
+
+    def test_running_sums_equal_the_whole(self):
+        generator = np.random.default_rng(0)
+        truth = generator.standard_normal((6, 1, 10))
+        other = truth + generator.standard_normal((6, 1, 10)) * 0.1
+        running = Fidelity()
+        for first, second in zip(truth, other, strict=True):
+            running.update({"y": first, "count": np.array([3])}, {"y": second, "count": np.array([4])})
+        metrics = running.metrics()
+        assert metrics["sqnr_db"] == pytest.approx(10 * np.log10((truth**2).sum() / ((truth - other) ** 2).sum()))
+        assert metrics["max_abs_diff"] == pytest.approx(np.abs(truth - other).max())
+        assert metrics["cosine_min"] == pytest.approx(min(cosine(a, b) for a, b in zip(truth, other, strict=True)))
+        assert "sqnr_db.y" not in metrics
+
+    def test_the_worst_output_counts_and_each_is_named(self):
+        fidelity = Fidelity()
+        fidelity.update({"a": np.ones(4), "b": np.ones(4)}, {"a": np.ones(4), "b": np.full(4, 1.1)})
+        assert fidelity.metrics()["sqnr_db"] == fidelity.metrics()["sqnr_db.b"] == pytest.approx(20)
+        assert fidelity.metrics()["sqnr_db.a"] == SQNR_CAP
+
+    def test_a_different_number_of_boxes_compares_the_common_part(self):
+        fidelity = Fidelity()
+        fidelity.update({"boxes": np.ones((3, 4))}, {"boxes": np.ones((2, 4))})
+        assert fidelity.metrics()["cosine_min"] == pytest.approx(1)
+        with pytest.raises(ValueError, match="ranks"):
+            fidelity.update({"boxes": np.ones((3, 4))}, {"boxes": np.ones(4)})
+
+
+class TestBootstrap:
+    def test_equal_scores_keep_everything_for_sure(self):
+        right = np.array([1, 0, 1, 1, 0])
+        assert paired_ratio(right, right, resamples=500, seed=0) == Interval(1.0, 1.0, 1.0)
+
+    def test_few_images_prove_little_many_prove_much(self):
+        few, many = np.ones(20), np.ones(5000)
+        worse_few, worse_many = few.copy(), many.copy()
+        worse_few[:1], worse_many[:250] = 0, 0
+        wide = paired_ratio(worse_few, few, resamples=2000, seed=0)
+        narrow = paired_ratio(worse_many, many, resamples=2000, seed=0)
+        assert wide.estimate == narrow.estimate == 0.95
+        assert wide.low <= 0.86
+        assert wide.high == 1.0
+        assert 0.940 < narrow.low < 0.947
+        assert 0.953 < narrow.high < 0.960
+
+    def test_the_interval_covers_the_truth_about_as_often_as_it_says(self):
+        generator = np.random.default_rng(4)
+        hits = 0
+        for trial in range(200):
+            reference = generator.random(150) < 0.8
+            variant = reference & (generator.random(150) < 0.9)
+            interval = paired_ratio(variant, reference, resamples=400, seed=trial)
+            hits += interval.low <= 0.9 <= interval.high
+        assert 180 <= hits <= 199
+
+    def test_seeded_paired_and_without_a_reference(self):
+        a, b = np.array([1, 1, 0, 1]), np.array([1, 1, 1, 1])
+        assert paired_ratio(a, b, resamples=300, seed=1) == paired_ratio(a, b, resamples=300, seed=1)
+        assert paired_ratio(np.zeros(3), np.zeros(3), resamples=100, seed=0) is None
+        assert paired_ratio(np.zeros(0), np.zeros(0), resamples=100, seed=0) is None
+        with pytest.raises(ValueError, match="differ in number"):
+            paired_ratio(a, b[:3], resamples=100, seed=0)
+
+
+def test_gates():
+    assert judge(0.996, 0.995) == "pass"
+    assert judge(0.99, 0.995) == "fail"
+    assert judge_interval(Interval(0.995, 0.9, 1.0), 0.99) == "pass"
+    assert judge_interval(Interval(0.95, 0.9, 1.0), 0.99) == "inconclusive"
+    assert judge_interval(Interval(0.95, 0.93, 0.97), 0.99) == "fail"
+    assert judge_interval(None, 0.99) == "no-labels"
+
+
+class TestClassification:
+    def test_top1_top5_agreement_and_kl(self):
+        truth, variant = ClassificationScore(TASK), ClassificationScore(TASK)
+        logits = np.eye(8)[:3] * 5 + np.arange(8) * 0.1
+        worse = logits.copy()
+        worse[0, 1] = 9
+        for place in range(3):
+            truth.update({"y": logits[place : place + 1]}, {"y": logits[place : place + 1]}, place)
+            variant.update({"y": worse[place : place + 1]}, {"y": logits[place : place + 1]}, place)
+        variant.update({"y": logits[:1]}, {"y": logits[:1]}, None)
+        truth.update({"y": logits[:1]}, {"y": logits[:1]}, None)
+        assert truth.metrics(truth) == {"top1": 1.0, "top5": 1.0, "agreement": 1.0, "kl": 0.0}
+        metrics = variant.metrics(truth)
+        assert metrics["top1"] == pytest.approx(2 / 3)
+        assert metrics["top5"] == 1.0
+        assert metrics["agreement"] == pytest.approx(3 / 4)
+        p, q = np.exp(logits[0]) / np.exp(logits[0]).sum(), np.exp(worse[0]) / np.exp(worse[0]).sum()
+        assert metrics["kl"] == pytest.approx((p * np.log(p / q)).sum() / 4)
+        assert variant.per_image().tolist() == [0, 1, 1]
+
+    def test_without_labels_there_is_no_accuracy(self):
+        score = ClassificationScore(TASK)
+        score.update({"y": np.eye(2)[:1]}, {"y": np.eye(2)[:1]}, None)
+        assert set(score.metrics(score)) == {"agreement", "kl"}
+
+    def test_which_output(self):
+        outputs = {"aux": np.zeros((1, 4)), "logits": np.ones((1, 4))}
+        assert class_scores(outputs, Classification(name="classification", output="logits")).tolist() == [1, 1, 1, 1]
+        assert class_scores({"y": np.ones((1, 4, 1, 1))}, TASK).shape == (4,)
+        with pytest.raises(DataError, match="which output"):
+            class_scores(outputs, TASK)
+        with pytest.raises(DataError, match="not one image's class scores"):
+            class_scores({"y": np.ones((2, 4))}, TASK)
+
+
+def images(count: int, labelled: bool = True):
+    generator = np.random.default_rng(1)
+    for place in range(count):
+        yield Item(None, f"{place}.png", f"{place:064x}", place % 4 if labelled else None), generator.standard_normal(
+            (1, 3, 32, 32)
+        ).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def graphs() -> dict[str, ir.Model]:
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+    statistics = collect(model, lambda: ((item.name, {"image": tensor}) for item, tensor in images(6)))
+    return {"fp32": model, "int8": quantize_static(model, statistics, Int8()).model}
+
+
+@pytest.fixture(scope="module")
+def sessions(graphs) -> dict[str, Session]:
+    return {name: Session(ir.to_proto(graph).SerializeToString()) for name, graph in graphs.items()}
+
+
+class TestValidation:
+    def test_the_record_is_flat_and_complete(self, sessions):
+        validation = Validation(TASK, sessions, "image")
+        validation.run(images(12))
+        record = validation.record(Validate(bootstrap=200))
+        assert all(isinstance(value, (int, float, str)) for value in record.values())
+        assert record["images"] == record["labelled"] == 12
+        keys = "top1 top5 retained retained_low retained_high agreement kl sqnr_db cosine_mean cosine_min max_abs_diff".split()
+        if record["fp32.top1"] == 0:
+            keys = [key for key in keys if "retained" not in key]
+        assert {f"int8.{key}" for key in keys} <= set(record)
+        assert set(key for key in record if key.startswith("fp32.")) == {"fp32.top1", "fp32.top5"}
+        assert record["int8.gate.similarity"] == "pass"
+        assert record["int8.sqnr_db"] > 20
+        assert [row["image"] for row in validation.rows()] == [f"{place}.png" for place in range(12)]
+
+    def test_the_order_of_images_changes_nothing(self, sessions):
+        records = []
+        for order in (1, -1):
+            validation = Validation(TASK, sessions, "image")
+            validation.run(list(images(8))[::order])
+            record = validation.record(Validate(bootstrap=200))
+            records.append({key: value for key, value in record.items() if "retained" not in key})
+        assert records[0] == records[1]
+
+    def test_without_labels_gates_say_so(self, sessions):
+        validation = Validation(TASK, sessions, "image")
+        validation.run(images(4, labelled=False))
+        record = validation.record(Validate(bootstrap=200))
+        assert record["int8.gate.retained"] == "no-labels"
+        assert "int8.top1" not in record
+
+    def test_a_task_without_scores_is_validated_by_fidelity(self, sessions):
+        from octavo.params.grammar import Embedding
+
+        validation = Validation(Embedding(name="embedding"), sessions, "image")
+        validation.run(images(3))
+        record = validation.record(Validate(bootstrap=200))
+        assert record["int8.cosine_min"] > 0.9
+        assert "int8.agreement" not in record
+
+    def test_an_output_that_is_nan_is_an_error_with_the_image_s_name(self, sessions):
+        broken = small_network(weights={"head.bias": np.array([np.nan, 0, 0, 0], np.float32)})
+        with pytest.raises(ModelRunError, match=r"output 'logits' holds NaN on 0\.png"):
+            Validation(TASK, sessions | {"int8": Session(broken.SerializeToString())}, "image").run(images(1))
+
+
+def test_layer_noise_finds_the_layer_that_loses(graphs):
+    samples = lambda: ((item.name, {"image": tensor}) for item, tensor in images(2))  # noqa: E731
+    layers = layer_noise(graphs["fp32"], graphs["int8"], samples)
+    found = {layer.layer: layer.sqnr_db for layer in layers}
+    assert {"stem.relu", "point", "residual", "head"} <= set(found)
+    assert min(found.values()) > 15
+    assert [layer.index for layer in layers] == list(range(len(layers)))
+    # A far too wide range on one tensor shows at that layer.
+    spoiled = ir.from_proto(ir.to_proto(graphs["int8"]))
+    scale = next(node for node in spoiled.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "point").inputs[1]
+    scale.const_value = ir.tensor(np.float32(scale.const_value.numpy() * 40))
+    worse = {layer.layer: layer.sqnr_db for layer in layer_noise(graphs["fp32"], spoiled, samples)}
+    assert worse["point"] < found["point"] - 15
+    assert worse["stem.relu"] == found["stem.relu"]
+
+
+class TestReport:
+    accuracy = {
+        "images": 10,
+        "labelled": 10,
+        "fp32.top1": 0.9,
+        "int8.top1": 0.8,
+        "int8.retained": 0.89,
+        "int8.retained_low": 0.7,
+        "int8.retained_high": 1.0,
+        "int8.gate.retained": "inconclusive",
+        "int8.gate.similarity": "pass",
+        "int8.cosine_mean": 0.99,
+    }
+    latency = {
+        "host.id": "abc",
+        "host.cpu": "cpu",
+        "host.cores": 2,
+        "host.vnni": True,
+        "host.session": "defaults",
+        **{f"fp32.{key}": value for key, value in {"size_mb": 4.0, "size_ratio": 1.0}.items()},
+        **{f"int8.{key}": value for key, value in {"size_mb": 1.0, "size_ratio": 0.25}.items()},
+        **{"fp32.cpu.t1.b1.median_ms": 20.0, "fp32.cpu.t1.b1.images_per_s": 50.0, "fp32.cpu.t1.b1.speedup": 1.0},
+        **{"fp32.cpu.t2.b1.median_ms": 10.0, "fp32.cpu.t2.b1.images_per_s": 100.0, "fp32.cpu.t2.b1.speedup": 1.0},
+        **{"int8.cpu.t2.b1.median_ms": 5.0, "int8.cpu.t2.b1.images_per_s": 200.0, "int8.cpu.t2.b1.speedup": 2.0},
+    }
+
+    def test_rows_take_the_most_threads_and_leave_gaps(self):
+        fp32, int8 = rows(self.accuracy, self.latency)
+        assert fp32[HEADINGS.index("Top-1")] == "0.900"
+        assert fp32[HEADINGS.index("gates")] == "-"
+        assert int8[HEADINGS.index("speed")] == "2.00x"
+        assert int8[HEADINGS.index("kept [95 % interval]")] == "0.890 [0.700, 1.000]"
+        assert int8[HEADINGS.index("gates")] == "inconclusive"
+        assert int8[HEADINGS.index("SQNR dB")] == "-"
+
+    def test_markdown_names_host_provider_and_threads(self):
+        text = markdown("m", self.accuracy, self.latency)
+        assert "| int8 | 1.00 | 25% |" in text
+        assert "host abc" in text
+        assert "cpu, threads 2, batch 1" in text
+
+    def test_tradeoff(self):
+        assert [(point["variant"], point["latency_ms"], point["accuracy"]) for point in tradeoff(self.accuracy, self.latency)] == [
+            ("fp32", 10.0, 0.9),
+            ("int8", 5.0, 0.8),
+        ]

@@ -1,0 +1,246 @@
+"""INT8: placement by structure, ranges and bias correction that can be checked by hand, and graphs that run as integers."""
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import onnx_ir as ir
+import pytest
+from conftest import small_network
+
+from octavo.calibration.collector import collect
+from octavo.calibration.ranges import tensor_range
+from octavo.errors import QuantizationError
+from octavo.graph.passes.mean_to_pool import MeanToPool
+from octavo.params.grammar import Int8
+from octavo.quantization.decisions import summary
+from octavo.quantization.int8 import quantize_dynamic, quantize_static
+from octavo.quantization.int8.correction import correct_biases, rounded_weights
+from octavo.runtime.session import Session
+
+GENERATOR = np.random.default_rng(7)
+IMAGES = [GENERATOR.standard_normal((1, 3, 32, 32)).astype(np.float32) for _ in range(8)]
+
+
+def inferred(proto: onnx.ModelProto) -> ir.Model:
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+
+def statistics_of(model: ir.Model, name: str = "image"):
+    return collect(model, lambda: ((str(place), {name: image}) for place, image in enumerate(IMAGES)))
+
+
+def run(model: ir.Model, feeds: dict[str, np.ndarray], **options: object) -> np.ndarray:
+    return next(iter(Session(ir.to_proto(model).SerializeToString(), **options).run(feeds).values()))
+
+
+def sqnr(reference: ir.Model, other: ir.Model) -> float:
+    signal = noise = 0.0
+    for image in IMAGES:
+        truth, got = run(reference, {"image": image}), run(other, {"image": image})
+        signal, noise = signal + (truth**2).sum(), noise + ((truth - got) ** 2).sum()
+    return 10 * np.log10(signal / noise)
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return inferred(small_network())
+
+
+@pytest.fixture(scope="module")
+def statistics(model):
+    return statistics_of(model)
+
+
+def test_the_static_model_is_close_small_and_integer(model, statistics, tmp_path):
+    result = quantize_static(model, statistics, Int8())
+    assert sqnr(model, result.model) > 25
+    precisions = {decision.node: (decision.precision, decision.reason) for decision in result.decisions}
+    assert precisions["stem"][0] == precisions["point"][0] == precisions["residual"][0] == precisions["head"][0] == "int8"
+    assert precisions["stem.relu"] == ("int8", "folded into the Q of the node before it")
+    assert precisions["depth.relu6"] == ("int8", "folded into the Q of the node before it")
+    Session(ir.to_proto(result.model).SerializeToString(), optimization="extended", save_optimized=tmp_path / "opt.onnx")
+    ops = [node.op_type for node in onnx.load(tmp_path / "opt.onnx").graph.node]
+    assert ops.count("QLinearConv") == 3
+    assert not {"Conv", "Relu", "Clip", "Add", "Gemm", "MatMul"} & set(ops)
+
+
+def test_the_scales_are_those_of_our_ranges(model, statistics):
+    for method in ("minmax", "percentile", "mse", "entropy"):
+        recipe = Int8(method=method, percentile=99)
+        quantized = quantize_static(model, statistics, recipe).model
+        low, high = tensor_range(statistics.tensors["sum"], method, percentile=99)
+        (q,) = [node for node in quantized.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum"]
+        assert q.inputs[1].const_value.numpy() == pytest.approx((high - low) / 255, rel=1e-5)
+        assert q.inputs[2].const_value.numpy().dtype == np.uint8
+    weights = {node.inputs[0].name: node for node in quantized.graph if node.op_type == "DequantizeLinear"}["stem.weight_quantized"]
+    assert weights.inputs[0].const_value.numpy().dtype == np.int8
+    assert weights.inputs[1].const_value.numpy().shape == (8,)
+
+
+def test_per_tensor_symmetric_and_seven_bits(model, statistics):
+    quantized = quantize_static(model, statistics, Int8(per_channel=False, symmetric=True, target="cpu-no-vnni", correction="none")).model
+    weights = [tensor.const_value.numpy() for name, tensor in quantized.graph.initializers.items() if name.endswith("weight_quantized")]
+    assert weights
+    assert max(np.abs(tensor.astype(int)).max() for tensor in weights) <= 64
+    points = [
+        node.inputs[2].const_value.numpy() for node in quantized.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum"
+    ]
+    assert points == [128]
+
+
+def test_qoperator_runs_and_agrees_with_qdq(model, statistics):
+    qdq = quantize_static(model, statistics, Int8())
+    operators = quantize_static(model, statistics, Int8(format="qoperator"))
+    assert "QLinearConv" in [node.op_type for node in operators.model.graph]
+    assert sqnr(model, operators.model) > sqnr(model, qdq.model) - 3
+
+
+def test_keep_float_really_is_float(model, statistics, tmp_path):
+    result = quantize_static(model, statistics, Int8(keep_float=("point",)))
+    kept = {decision.node: decision for decision in result.decisions}
+    assert (kept["point"].precision, kept["point"].reason) == ("float", "keep_float: point")
+    assert kept["residual"].precision == "float", "what it fed has no scale any more"
+    Session(ir.to_proto(result.model).SerializeToString(), optimization="extended", save_optimized=tmp_path / "opt.onnx")
+    ops = [node.op_type for node in onnx.load(tmp_path / "opt.onnx").graph.node]
+    assert ops.count("QLinearConv") == 2
+    with pytest.raises(QuantizationError, match="'Convv'"):
+        quantize_static(model, statistics, Int8(keep_float=("Convv",)))
+    with pytest.raises(QuantizationError, match="no node of this graph can be quantized"):
+        quantize_static(model, statistics, Int8(keep_float=("Conv", "Gemm")))
+
+
+def test_the_fp32_model_is_left_as_it_was_and_equal_input_gives_equal_bytes(model, statistics):
+    before = ir.to_proto(model).SerializeToString()
+    first = ir.to_proto(quantize_static(model, statistics, Int8()).model).SerializeToString()
+    second = ir.to_proto(quantize_static(model, statistics, Int8()).model).SerializeToString()
+    assert first == second
+    quantize_dynamic(model, Int8())
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_dynamic_keeps_convolutions_exact_but_for_their_weights(model):
+    result = quantize_dynamic(model, Int8())
+    assert sqnr(model, result.model) > 25
+    stored = [value.const_value for value in result.model.graph.initializers.values()]
+    floats = [tensor for tensor in stored if tensor.dtype == ir.DataType.FLOAT and tensor.size > 16]
+    assert floats == [], "no weight stays in float32"
+    reasons = {decision.node: decision for decision in result.decisions}
+    assert reasons["stem"].precision == "int8"
+    assert "weights" in reasons["stem"].reason
+    with pytest.raises(QuantizationError, match="no node of this graph has weights"):
+        quantize_dynamic(model, Int8(keep_float=("Conv", "Gemm")))
+
+
+class TestCorrection:
+    def test_rounding_is_symmetric_and_within_half_a_step(self):
+        weights = GENERATOR.standard_normal((4, 3, 3, 3)).astype(np.float32)
+        rounded = rounded_weights(weights, 0, per_channel=True, bits=8)
+        steps = np.abs(weights).max(axis=(1, 2, 3)) / 127
+        assert (np.abs(rounded - weights).max(axis=(1, 2, 3)) <= steps / 2 * 1.001).all()
+        assert np.array_equal(rounded_weights(-weights, 0, per_channel=True, bits=8), -rounded)
+        assert not rounded_weights(np.zeros((2, 2), np.float32), 0, per_channel=True, bits=8).any()
+
+    def test_the_mean_of_a_layer_s_output_comes_back(self, model, statistics):
+        # Weights replaced by their rounded form: without correction the channel means drift, with it they return.
+        drifted, corrected = (inferred(small_network()) for _ in range(2))
+        names = {"stem", "point"}
+        correct_biases(corrected, statistics, names, per_channel=True, bits=8)
+        for changed in (drifted, corrected):
+            for node in changed.graph:
+                if node.name in names:
+                    weight = node.inputs[1]
+                    weight.const_value = ir.tensor(rounded_weights(weight.const_value.numpy(), 0, per_channel=True, bits=8))
+
+        def mean(changed: ir.Model) -> np.ndarray:
+            tensors = statistics_of(changed).tensors
+            return np.concatenate([tensors["stem"].means(), tensors["point"].means()])
+
+        truth = mean(model)
+        assert np.abs(mean(corrected) - truth).max() < 0.5 * np.abs(mean(drifted) - truth).max()
+
+    def test_layers_without_bias_groups_and_gemm_are_covered(self, statistics):
+        changed = inferred(small_network())
+        assert correct_biases(changed, statistics, {"stem", "depth", "point", "head"}, per_channel=True, bits=8) == 4
+        depth = next(node for node in changed.graph if node.name == "depth")
+        assert depth.inputs[2].name == "depth.corrected_bias"
+        onnx.checker.check_model(ir.to_proto(changed))
+
+    def test_it_helps_on_inputs_with_a_mean(self):
+        images = [image + 1 for image in IMAGES]
+        model = inferred(small_network(seed=3))
+        found = collect(model, lambda: ((str(place), {"image": image}) for place, image in enumerate(images)))
+        results = {}
+        for correction in ("none", "bias"):
+            quantized = quantize_static(model, found, Int8(correction=correction)).model
+            errors = [run(model, {"image": image}) - run(quantized, {"image": image}) for image in images]
+            results[correction] = np.abs(np.mean(errors, axis=0)).max()
+        assert results["bias"] < results["none"]
+
+
+class TestPlacement:
+    def test_a_concat_of_boxes_and_scores_stays_float(self):
+        """Sigmoid has no INT8 rule, so what mixes its output with another range is not forced under one scale."""
+        weights = {name: onh.from_array(GENERATOR.standard_normal((4, 3, 1, 1)).astype(np.float32), name) for name in ("a", "b")}
+        nodes = [
+            oh.make_node("Conv", ["image", "a"], ["boxes"], "boxes"),
+            oh.make_node("Conv", ["image", "b"], ["raw"], "raw"),
+            oh.make_node("Sigmoid", ["raw"], ["scores"], "scores"),
+            oh.make_node("Concat", ["boxes", "scores"], ["mixed"], "mixed", axis=1),
+            oh.make_node("Concat", ["boxes", "raw"], ["alike"], "alike", axis=1),
+        ]
+        outputs = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8, 32, 32]) for name in ("mixed", "alike")]
+        image = oh.make_tensor_value_info("image", onnx.TensorProto.FLOAT, [1, 3, 32, 32])
+        graph = oh.make_graph(nodes, "g", [image], outputs, list(weights.values()))
+        model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
+        decisions = {d.node: d for d in quantize_static(model, statistics_of(model), Int8()).decisions}
+        assert decisions["boxes"].precision == "int8"
+        assert decisions["mixed"].precision == "float"
+        assert "scores" in decisions["mixed"].reason
+        assert decisions["alike"].precision == "int8"
+        assert "int8: 1 Concat, 2 Conv" in summary(decisions.values())
+
+    def test_computed_weights_stay_float(self):
+        nodes = [
+            oh.make_node("Relu", ["w"], ["positive"], "positive"),
+            oh.make_node("MatMul", ["x", "positive"], ["y"], "product"),
+            oh.make_node("MatMul", ["y", "fixed"], ["z"], "second"),
+        ]
+        fixed = onh.from_array(np.eye(4, dtype=np.float32), "fixed")
+        inputs = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 4]) for name in ("x", "w")]
+        graph = oh.make_graph(nodes, "g", inputs, [oh.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [4, 4])], [fixed])
+        model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
+        found = collect(model, lambda: [("i", {"x": np.ones((4, 4), np.float32), "w": np.ones((4, 4), np.float32)})])
+        decisions = {d.node: d for d in quantize_static(model, found, Int8()).decisions}
+        assert decisions["product"].reason == "its weights are not constant"
+        assert decisions["second"].precision == "int8"
+
+
+class TestMeanToPool:
+    @pytest.mark.parametrize(("keepdims", "axes"), [(1, [2, 3]), (0, [2, 3]), (1, [-1, -2]), (0, [3, -2])])
+    def test_a_spatial_mean_becomes_a_pool_with_the_same_values(self, keepdims, axes):
+        model = self.mean([1, 4, 5, 6], axes, keepdims)
+        value = GENERATOR.standard_normal((1, 4, 5, 6)).astype(np.float32)
+        before = run(model, {"x": value})
+        assert MeanToPool()(model).modified
+        proto = ir.to_proto(model)
+        onnx.checker.check_model(proto, full_check=True)
+        assert [node.op_type for node in proto.graph.node] == ["GlobalAveragePool"] + ([] if keepdims else ["Squeeze"])
+        assert [value.name for value in proto.graph.output] == ["y"]
+        assert np.allclose(run(model, {"x": value}), before, atol=1e-6)
+
+    @pytest.mark.parametrize("axes", [[1], [1, 2, 3], [2], [0, 2, 3]])
+    def test_another_mean_is_left_alone(self, axes):
+        model = self.mean([1, 4, 5, 6], axes, 1)
+        assert not MeanToPool()(model).modified
+
+    @staticmethod
+    def mean(shape: list[int], axes: list[int], keepdims: int) -> ir.Model:
+        graph = oh.make_graph(
+            [oh.make_node("ReduceMean", ["x", "axes"], ["y"], "mean", keepdims=keepdims)],
+            "g",
+            [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+            [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            [onh.from_array(np.array(axes, np.int64), "axes")],
+        )
+        return inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))

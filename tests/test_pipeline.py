@@ -1,0 +1,188 @@
+"""The whole pipeline in a real DVC repository on a small network: what runs, what does not run again, what a reviewer sees."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import CLASSES, ROOT, project_params, write_images
+
+BIN = Path(sys.executable).parent
+
+NETWORK = '''
+import torch
+
+
+def build(width):
+    """A small convolutional classifier with batch norm, ReLU6 and a residual."""
+    return Net(width)
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.stem = torch.nn.Sequential(
+            torch.nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False), torch.nn.BatchNorm2d(width), torch.nn.ReLU6()
+        )
+        self.block = torch.nn.Sequential(torch.nn.Conv2d(width, width, 3, padding=1), torch.nn.ReLU())
+        self.head = torch.nn.Linear(width, 4)
+
+    def forward(self, image):
+        features = self.stem(image)
+        features = features + self.block(features)
+        return self.head(features.mean((2, 3)))
+'''
+
+
+def sh(repository: Path, *command: str, ok: bool = True) -> str:
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(repository)}
+    environment.pop("OCTAVO_RUN", None)
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode == 0) == ok, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def ran(output: str) -> set[str]:
+    return {line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")}
+
+
+def digests(repository: Path) -> dict[str, str]:
+    """Of everything that must be equal between two clean runs."""
+    found = [*repository.glob("models/**/*.onnx"), *repository.glob("models/*/calibration/*")]
+    return {str(path.relative_to(repository)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def change(repository: Path, block: str, **values: object) -> None:
+    params = yaml.safe_load((repository / "params.yaml").read_text())
+    params["models"]["small"][block].update(values)
+    (repository / "params.yaml").write_text(yaml.safe_dump(params))
+
+
+def make_repository(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("octavo", "stages"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "requirements", folder / "requirements")
+    for name in (".dvcignore", ".gitignore"):
+        shutil.copyfile(ROOT / name, folder / name)
+    # The demo data has its own stages; this repository brings its images along.
+    pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    del pipeline["stages"]["prepare"]
+    (folder / "dvc.yaml").write_text(yaml.safe_dump(pipeline))
+    (folder / "network.py").write_text(NETWORK)
+    make_weights = (
+        "import torch, network; torch.manual_seed(0); net = network.build(16); "
+        "net.stem[1].running_mean.normal_(); net.stem[1].running_var.uniform_(0.5, 2); torch.save(net.state_dict(), 'weights.pth')"
+    )
+    sh(folder, "python", "-c", make_weights)
+    source = {"kind": "torch", "entry": "network:build", "args": {"width": 16}, "file": "weights.pth", "trace": True}
+    (folder / "params.yaml").write_text(yaml.safe_dump(project_params(source=source)))
+    write_images(folder / "images/calibration", 8, seed=1)
+    for label in range(CLASSES):
+        write_images(folder / f"images/validation/{label}", 3, seed=10 + label)
+    sh(folder, "git", "init", "-q")
+    sh(folder, "dvc", "init", "-q")
+    shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
+    sh(folder, "git", "add", "-A")
+    sh(folder, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory) -> Path:
+    folder = make_repository(tmp_path_factory.mktemp("dvc") / "with space")
+    assert ran(sh(folder, "dvc", "repro")) == {
+        f"{stage}@small"
+        for stage in ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark", "report")
+    }
+    sh(folder, "git", "add", "-A")
+    sh(folder, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "first run")
+    return folder
+
+
+@pytest.mark.slow
+class TestPipeline:
+    def test_models_are_dvc_s_and_metrics_are_git_s(self, repository):
+        tracked = sh(repository, "git", "ls-files").splitlines()
+        assert "metrics/small/accuracy.json" in tracked
+        assert "metrics/small/latency.json" in tracked
+        assert "metrics/small/layers.csv" in tracked
+        assert "dvc.lock" in tracked
+        assert not [path for path in tracked if path.startswith("models/") or path.endswith((".onnx", ".npz"))]
+        outputs = [out["path"] for stage in yaml.safe_load((repository / "dvc.lock").read_text())["stages"].values() for out in stage["outs"]]
+        assert {"models/small/fp32", "models/small/int8", "models/small/calibration"} <= set(outputs)
+        assert (repository / "models/small/fp32/model.pt").is_file()
+
+    def test_fp32_was_held_against_torch(self, repository):
+        accuracy = json.loads((repository / "metrics/small/accuracy.json").read_text())
+        assert accuracy["torch.images"] == 8
+        assert accuracy["torch.max_abs_diff"] < 1e-4
+        assert accuracy["torch.agreement"] == 1.0
+
+    def test_nothing_changed_runs_nothing(self, repository):
+        assert ran(sh(repository, "dvc", "repro")) == set()
+
+    def test_metrics_params_and_plots_are_shown(self, repository):
+        shown = sh(repository, "dvc", "metrics", "show")
+        assert "int8.sqnr_db" in shown
+        assert "int8.cpu.t1.b1.median_ms" in shown
+        sh(repository, "dvc", "plots", "show", "-o", "dvc_plots")
+        page = (repository / "dvc_plots/index.html").read_text()
+        assert "SQNR of each INT8 layer" in page
+        assert "accuracy against latency" in page
+
+    def test_a_new_int8_method_touches_neither_export_nor_the_images(self, repository):
+        change(repository, "int8", method="percentile", percentile=99.0)
+        assert ran(sh(repository, "dvc", "repro")) == {"quantize_int8@small", "validate@small", "benchmark@small", "report@small"}
+        difference = sh(repository, "dvc", "metrics", "diff", "--md")
+        assert "| metrics/small/accuracy.json | int8.sqnr_db |" in " ".join(difference.split())
+        assert "int8.percentile" in sh(repository, "dvc", "params", "diff")
+        sh(repository, "git", "checkout", "-q", ".")
+        assert "percentile" not in (repository / "params.yaml").read_text()
+        sh(repository, "dvc", "checkout")
+        assert ran(sh(repository, "dvc", "repro")) == set()
+
+    def test_gates_and_timing_settings_touch_no_model(self, repository):
+        change(repository, "validate", gates={"similarity": 0.5})
+        assert ran(sh(repository, "dvc", "repro")) == {"validate@small", "report@small"}
+        change(repository, "benchmark", rounds=6)
+        assert ran(sh(repository, "dvc", "repro")) == {"benchmark@small", "report@small"}
+        sh(repository, "git", "checkout", "-q", ".")
+        sh(repository, "dvc", "repro")
+
+    def test_octavo_run_goes_before_every_command_without_a_new_hash(self, repository):
+        log = repository / "wrapped.log"
+        wrapper = repository / "wrap.sh"
+        wrapper.write_text(f'#!/bin/sh\necho "$@" >> "{log}"\nexec "$@"\n')
+        wrapper.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(repository), "OCTAVO_RUN": "./wrap.sh"}
+        subprocess.run(["dvc", "repro"], cwd=repository, check=True, env=environment, capture_output=True)
+        assert not log.exists(), "nothing changed, so nothing runs"
+        subprocess.run(["dvc", "repro", "-s", "-f", "report@small"], cwd=repository, check=True, env=environment, capture_output=True)
+        assert log.read_text().strip() == "python stages/report.py --model small"
+        wrapper.unlink()
+        log.unlink()
+
+    def test_a_failing_stage_leaves_the_previous_output(self, repository):
+        before = digests(repository)
+        change(repository, "int8", keep_float=["NoSuchOp"])
+        output = sh(repository, "dvc", "repro", ok=False)
+        assert "'NoSuchOp'" in output
+        assert "Traceback" not in output
+        assert digests(repository) == before
+        sh(repository, "git", "checkout", "-q", ".")
+        assert ran(sh(repository, "dvc", "repro")) == set()
+
+    def test_two_clean_runs_give_the_same_bytes(self, repository, tmp_path):
+        second = make_repository(tmp_path / "elsewhere")
+        sh(second, "dvc", "repro", "quantize_fp16@small", "quantize_int8@small")
+        first = digests(repository)
+        assert first == digests(second)
+        assert {"models/small/fp32/model.onnx", "models/small/int8/model.onnx", "models/small/calibration/statistics.npz"} <= set(first)

@@ -1,0 +1,231 @@
+"""Stage scripts as a user runs them: a mistake gives one clear error, exit code 2, no traceback, and no half-written output."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import pytest
+import yaml
+from conftest import ROOT, project_params, small_network, write_images
+
+ORDER = ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark", "report")
+
+
+def run(stage: str, *arguments: str, model: str | None = "small", **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / f"stages/{stage}.py"), *(["--model", model] if model else []), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+def succeed(*stages: str) -> None:
+    for stage in stages:
+        done = run(stage)
+        assert done.returncode == 0, done.stderr
+
+
+def refuse(stage: str, *parts: str, **options: str) -> str:
+    before = snapshot()
+    done = run(stage, **options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+    assert snapshot() == before, "a refused stage leaves every file as it was"
+    return done.stderr
+
+
+def snapshot() -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes() for root in ("models", "metrics", "data") for path in Path(root).rglob("*") if path.is_file()
+    }
+
+
+def params(**changes: object) -> None:
+    Path("params.yaml").write_text(yaml.safe_dump(project_params(**changes)), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_stages_make_every_variant_and_the_evidence(project):
+    succeed(*ORDER)
+    for variant in ("fp32", "fp16", "int8", "int8_dynamic"):
+        manifest = json.loads((project / f"models/small/{variant}/manifest.json").read_text())
+        assert manifest["sha256"]
+        assert manifest["preprocessing"]["size"] == [32, 32]
+        assert str(project) not in json.dumps(manifest), "no path of this machine leaves it"
+    accuracy = json.loads((project / "metrics/small/accuracy.json").read_text())
+    assert accuracy["images"] == 14
+    assert accuracy["labelled"] == 12
+    assert accuracy["int8.cosine_mean"] > 0.98
+    assert accuracy["fp16.sqnr_db"] > 40
+    latency = json.loads((project / "metrics/small/latency.json").read_text())
+    assert latency["int8.cpu.t1.b1.median_ms"] > 0
+    assert latency["int8.peak_memory_mib"] > 10
+    assert "int8" in (project / "metrics/small/report.md").read_text()
+    shown = run("report", model=None)
+    assert shown.returncode == 0
+    assert "int8_dynamic" in shown.stdout
+    header, *lines = (project / "metrics/small/images.csv").read_text().splitlines()
+    assert header.startswith("image,sha256,label,fp32.prediction")
+    assert len(lines) == 14
+    documented = (ROOT / "docs/metrics.md").read_text()
+    for key in {key.split(".", 1)[-1] for key in accuracy if "." in key}:
+        assert f"`{key}`" in documented, f"{key} is not described in docs/metrics.md"
+
+
+@pytest.mark.parametrize("stage", ORDER)
+def test_an_unknown_model(project, stage):
+    refuse(stage, "params.yaml has no model 'smal'", "did you mean 'small'?", model="smal")
+
+
+def test_params_mistakes_come_first(project):
+    params(int8={"metod": "mse"})
+    refuse("calibrate", "models.small.int8.metod: unknown key; did you mean 'method'?")
+    Path("params.yaml").unlink()
+    refuse("export", "params.yaml: no such file")
+
+
+def test_a_stage_out_of_order_says_what_to_run(project):
+    refuse("calibrate", "models/small/fp32/manifest.json: no such file", "dvc repro")
+    succeed("export")
+    refuse("quantize_int8", "models/small/calibration has no statistics", "run the calibrate stage")
+    refuse("report", "accuracy.json: no such file")
+
+
+class TestBadModels:
+    def test_missing_and_truncated(self, project):
+        data = Path("small.onnx").read_bytes()
+        Path("small.onnx").write_bytes(data[: len(data) // 2])
+        refuse("export", "small.onnx", "truncated")
+        Path("small.onnx").unlink()
+        refuse("export", "small.onnx", "does not exist")
+
+    def test_a_custom_op(self, project):
+        model = small_network()
+        model.graph.node.append(oh.make_node("EfficientNMS_TRT", ["logits"], ["boxes"], "nms", domain="trt"))
+        model.graph.output.append(oh.make_tensor_value_info("boxes", onnx.TensorProto.FLOAT, None))
+        model.opset_import.append(oh.make_opsetid("trt", 1))
+        onnx.save(model, "small.onnx")
+        refuse("export", "EfficientNMS_TRT", "nms")
+
+    def test_no_float_input(self, project):
+        graph = oh.make_graph(
+            [oh.make_node("Identity", ["ids"], ["same"], "i")],
+            "g",
+            [oh.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, 4])],
+            [oh.make_tensor_value_info("same", onnx.TensorProto.INT64, [1, 4])],
+        )
+        onnx.save(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8), "small.onnx")
+        refuse("export", "input")
+
+    def test_an_output_that_is_nan(self, project):
+        onnx.save(small_network(weights={"head.bias": np.array([np.nan, 0, 0, 0], np.float32)}), "small.onnx")
+        refuse("export", "output 'logits' holds NaN")
+
+    def test_a_size_that_the_graph_does_not_take(self, project):
+        onnx.save(small_network(size=16), "small.onnx")
+        refuse("export", "does not run on image [1, 3, 32, 32]", "`input:`")
+
+    def test_a_model_that_was_swapped_under_its_manifest(self, project):
+        succeed("export")
+        onnx.save(small_network(seed=5), "models/small/fp32/model.onnx")
+        refuse("calibrate", "is not the file that its manifest describes")
+
+
+class TestBadImages:
+    def test_truncated_under_both_policies(self, project):
+        succeed("export")
+        broken = Path("images/calibration/image_1_003.png")
+        broken.write_bytes(broken.read_bytes()[:60])
+        refuse("calibrate", "image_1_003.png is not a readable image", "on_bad_image: skip")
+        data = project_params()["models"]["small"]["data"]
+        params(data={**data, "on_bad_image": "skip"})
+        done = run("calibrate")
+        assert done.returncode == 0, done.stderr
+        assert "skipped: image_1_003.png" in done.stdout
+        origin = json.loads(Path("models/small/calibration/statistics.json").read_text())
+        assert origin["samples"] == 7
+        assert len(origin["skipped"]) == 1
+
+    def test_empty_missing_and_too_few(self, project):
+        succeed("export")
+        params(calibrate={"samples": 9})
+        refuse("calibrate", "has 8 different images, 9 are asked for", "calibrate.samples: 8")
+        Path("empty").mkdir()
+        data = project_params()["models"]["small"]["data"]
+        params(data={**data, "calibration": {"format": "folder", "path": "empty"}})
+        refuse("calibrate", "empty holds no image")
+        params(data={**data, "calibration": {"format": "folder", "path": "nowhere"}})
+        refuse("calibrate", "no folder nowhere")
+
+    @pytest.mark.slow
+    def test_shared_images_and_labels_outside_the_classes(self, project):
+        succeed("export", "calibrate", "quantize_fp16", "quantize_int8")
+        extra = Path("images/validation/0/renamed.png")
+        extra.write_bytes(Path("images/calibration/image_1_000.png").read_bytes())
+        refuse("validate", "calibration and validation share 1 image(s) by content", "renamed.png")
+        extra.unlink()
+        write_images(Path("images/validation/9"), 1, seed=99)
+        refuse("validate", "labelled class 9, the model has classes 0..3")
+
+
+@pytest.mark.slow
+def test_what_cannot_be_quantized_or_timed(project):
+    succeed("export", "calibrate")
+    params(int8={"keep_float": ["Convolution"]})
+    refuse("quantize_int8", "'Convolution'", "Conv")
+    params(benchmark={"providers": ["cuda"], "rounds": 5})
+    if "cuda" not in _providers():
+        refuse("benchmark", "execution provider 'cuda' is not in this ONNX Runtime")
+    params(input={"size": [32, 32]})
+    refuse("quantize_int8", "was made for another input")
+
+
+def _providers() -> list[str]:
+    from octavo.runtime.session import available_providers
+
+    return available_providers()
+
+
+def test_a_disk_that_is_full_leaves_the_previous_statistics(project):
+    succeed("export", "calibrate")
+    before = snapshot()
+    limit = "import resource, signal, runpy, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)); sys.argv = sys.argv[1:]; "
+    limit += "sys.path.insert(0, sys.argv[0].rsplit('/', 1)[0]); runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", limit, str(ROOT / "stages/calibrate.py"), "--model", "small"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "could not be written: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert snapshot() == before
+
+
+def test_prepare_asks_for_one_thing_and_knows_its_sets(project):
+    assert run("prepare", model=None).returncode == 2
+    Path("data").mkdir()
+    Path("data/sources.yaml").write_text(
+        "sets: {tiny: [{package: scikit-image, file: skimage/data/chelsea.png, to: cat.png, licence: CC0}]}"
+    )
+    done = run("prepare", "--set", "tiny", model=None)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in Path("data/tiny").iterdir()) == ["SOURCES.md", "cat.png"]
+    wrong = run("prepare", "--set", "tinny", model=None)
+    assert wrong.returncode == 2
+    assert "has no set 'tinny'" in wrong.stderr
+    assert "nothing to prepare" in run("prepare").stdout
+    data = project_params()["models"]["small"]["data"]
+    params(data={**data, "calibration": {"format": "folder", "path": "data/tiny"}})
+    assert "data/tiny: 1 files" in run("prepare").stdout
+
+
+def test_a_bug_is_not_dressed_up(project):
+    """Exit code 1 and a traceback are for our mistakes."""
+    script = "from octavo import cli\ndef main(): raise KeyError('bug')\ncli.run(main)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr

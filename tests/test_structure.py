@@ -1,0 +1,81 @@
+"""The house reads as it is drawn: dvc.yaml names the rooms that each stage imports, imports point downwards, torch stays optional."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+from rooms import imported_rooms
+
+STAGES = sorted(path.stem for path in (ROOT / "stages").glob("*.py"))
+NEEDS_TORCH = {"export"}
+
+
+def stage_definition(name: str) -> dict:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    return stages[name]["do"]
+
+
+def test_every_script_is_a_stage_and_every_stage_a_script():
+    assert sorted(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]) == STAGES
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_dvc_yaml_names_exactly_the_rooms_that_a_stage_imports(name):
+    deps = stage_definition(name)["deps"]
+    listed = {dep for dep in deps if dep.startswith("octavo")}
+    assert listed == imported_rooms(ROOT / "stages" / f"{name}.py")
+    assert f"stages/{name}.py" in deps
+    assert len(deps) == len(set(deps))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_commands_run_through_octavo_run_and_outputs_persist(name):
+    stage = stage_definition(name)
+    assert stage["cmd"].startswith(f"$OCTAVO_RUN python stages/{name}.py ")
+    for kind in ("outs", "metrics", "plots"):
+        for output in stage.get(kind, []):
+            ((_, options),) = output.items()
+            assert options["persist"] is True, "DVC would delete the previous output before the new one is whole"
+            assert (kind == "outs") or options["cache"] is False
+
+
+def test_the_room_finder_can_find(tmp_path):
+    script = tmp_path / "s.py"
+    script.write_text("from octavo.images.decode import read_image\n")
+    assert imported_rooms(script) == {"octavo/images", "octavo/errors.py"}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_script_is_short_and_has_help(name):
+    script = ROOT / "stages" / f"{name}.py"
+    assert len(script.read_text().splitlines()) < 100
+    shown = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0
+    assert "--model NAME" in shown.stdout
+
+
+def test_imports_point_downwards():
+    checked = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, env={"PATH": "/bin"}, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in STAGES if name not in NEEDS_TORCH])
+def test_torch_is_not_needed(name):
+    """Importing a stage with torch made unimportable."""
+    script = f"import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None; sys.path.insert(0, 'stages'); import {name}"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_locks_are_hashed_and_name_no_host():
+    for lock in (ROOT / "requirements").glob("*.txt"):
+        text = lock.read_text()
+        assert "://" not in text
+        pins = [line for line in text.splitlines() if "==" in line and not line.startswith((" ", "#"))]
+        assert pins
+        assert all(line.endswith("\\") for line in pins), "each pin is followed by its hashes"
