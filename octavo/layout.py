@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["MANIFEST", "MODEL", "VARIANTS", "calibration_dir", "metrics_dir", "present_variants", "variant_dir"]
+__all__ = ["MANIFEST", "MODEL", "TORCH_OUTPUTS", "VARIANTS", "calibration_dir", "metrics_dir", "present_variants", "variant_dir"]
 
 MODEL = "model.onnx"
 MANIFEST = "manifest.json"
+# Beside an exported model.onnx: the torch module's outputs on some images.
+TORCH_OUTPUTS = "torch_outputs.npz"
 # In the order of every table.
 VARIANTS = ("fp32", "fp16", "int8", "int8_dynamic", "qat")
 

@@ -25,7 +25,7 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     settings = spec.benchmark
     manifest = read_manifest(variant_dir(chosen.model, "fp32"))
-    name = spec.input.name or manifest["inputs"][0]["name"]
+    name = manifest["image_input"]
     paths = present_variants(chosen.model)
     items = open_set(spec.data.validation, f"models.{chosen.model}.data.validation")
     sizes = [(side, side) for side in settings.resolutions] or [spec.input.size]

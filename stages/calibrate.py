@@ -30,7 +30,7 @@ def main() -> None:
             f"add images, or set `models.{chosen.model}.calibrate.samples: {len(items)}`",
         )
     images = Images(items, spec.input, spec.data.on_bad_image)
-    name = spec.input.name or manifest["inputs"][0]["name"]
+    name = manifest["image_input"]
 
     def samples():
         for item, tensor in track(images, f"calibrating {chosen.model}"):

@@ -5,8 +5,6 @@ Reads `input`, `data.calibration` and `fp16` of params.yaml; runs a handful of c
 
 from itertools import islice
 
-from octavo.quantization.fp16 import quantize_fp16
-
 from octavo import cli
 from octavo.deploy.manifest import read_manifest, write_manifest
 from octavo.files import replace_dir
@@ -17,6 +15,7 @@ from octavo.layout import MODEL, variant_dir
 from octavo.params import load_model
 from octavo.progress import say
 from octavo.quantization.decisions import as_records, summary
+from octavo.quantization.fp16 import quantize_fp16
 
 # Images on which overflow and loss are looked for.
 VERIFIED = 8
@@ -28,7 +27,7 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     source = variant_dir(chosen.model, "fp32")
     manifest = read_manifest(source)
-    name = spec.input.name or manifest["inputs"][0]["name"]
+    name = manifest["image_input"]
     found = open_set(spec.data.calibration, f"models.{chosen.model}.data.calibration")
     images = Images(pick(found, VERIFIED, spec.calibrate.seed), spec.input, spec.data.on_bad_image)
     samples = [{name: tensor} for _, tensor in islice(images, VERIFIED)]
@@ -45,7 +44,7 @@ def main() -> None:
             "nodes": as_records(result.decisions),
             "verified": {"images": len(samples), "sqnr_db": result.sqnr_db},
         }
-        written = write_manifest(temporary, name=chosen.model, variant="fp16", spec=spec, made=made)
+        written = write_manifest(temporary, name=chosen.model, variant="fp16", spec=spec, image_input=name, made=made)
     for decision in result.decisions:
         if decision.precision == "float":
             say(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}")

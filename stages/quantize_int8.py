@@ -25,7 +25,10 @@ def main() -> None:
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
     model = load(source / MODEL)
 
-    results = {"int8": quantize_static(model, statistics, spec.int8), "int8_dynamic": quantize_dynamic(model, spec.int8, statistics)}
+    results = {
+        "int8": quantize_static(model, statistics, spec.int8),
+        "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
+    }
     for variant, result in results.items():
         made = {
             "from_sha256": manifest["sha256"],
@@ -37,7 +40,9 @@ def main() -> None:
         folder = variant_dir(chosen.model, variant)
         with replace_dir(folder) as temporary:
             save(result.model, temporary / MODEL)
-            written = write_manifest(temporary, name=chosen.model, variant=variant, spec=spec, made=made)
+            written = write_manifest(
+                temporary, name=chosen.model, variant=variant, spec=spec, image_input=manifest["image_input"], made=made
+            )
         share = written["bytes"] / manifest["bytes"]
         say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(result.decisions)}")
 

@@ -39,7 +39,7 @@ def main() -> None:
     items = open_set(spec.data.validation, where, classes)
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
     refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
-    name = spec.input.name or manifest["inputs"][0]["name"]
+    name = manifest["image_input"]
 
     images = Images(items, spec.input, spec.data.on_bad_image)
     validation = Validation(spec.task, sessions, name)

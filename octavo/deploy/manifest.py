@@ -10,7 +10,7 @@ from typing import Any
 from octavo.errors import SourceError
 from octavo.files import read_json, sha256_bytes, sha256_file, write_json
 from octavo.layout import MANIFEST, MODEL
-from octavo.params.grammar import Block
+from octavo.params.grammar import Block, ModelSpec
 from octavo.runtime.host import fingerprint, versions
 from octavo.runtime.session import Session
 
@@ -27,7 +27,9 @@ def model_bytes(folder: str | Path) -> int:
     return sum(path.stat().st_size for path in Path(folder).glob(f"{MODEL}*"))
 
 
-def write_manifest(folder: str | Path, *, name: str, variant: str, spec: Any, made: Mapping[str, Any]) -> dict[str, Any]:
+def write_manifest(
+    folder: str | Path, *, name: str, variant: str, spec: ModelSpec, image_input: str, made: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write manifest.json for the model.onnx in `folder`, after loading it once.
 
     Args:
@@ -35,6 +37,7 @@ def write_manifest(folder: str | Path, *, name: str, variant: str, spec: Any, ma
         name: the model's name.
         variant: one of `octavo.layout.VARIANTS`.
         spec: the model's params.
+        image_input: the graph input that takes the image.
         made: what it was made from and with which settings; JSON values.
 
     Raises:
@@ -50,7 +53,8 @@ def write_manifest(folder: str | Path, *, name: str, variant: str, spec: Any, ma
         "sha256": sha256_file(folder / MODEL),
         "bytes": model_bytes(folder),
         "inputs": [{"name": key, "shape": session.input_shapes[key], "type": session.input_types[key]} for key in session.inputs],
-        "outputs": session.outputs,
+        "image_input": image_input,
+        "outputs": [{"name": key, "shape": session.output_shapes[key]} for key in session.outputs],
         "preprocessing": spec.input.model_dump(mode="json"),
         "made": dict(made),
         "versions": {"octavo": importlib.metadata.version("octavo"), **versions()},

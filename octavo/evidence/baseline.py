@@ -10,13 +10,11 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.evidence.fidelity import Fidelity
 from octavo.images.dataset import Images, open_set
+from octavo.layout import TORCH_OUTPUTS
 from octavo.runtime.session import Session
 from octavo.tasks import SCORES
 
-__all__ = ["TORCH_OUTPUTS", "torch_baseline"]
-
-# Keys are "<sha256 of the image>/<output>".
-TORCH_OUTPUTS = "torch_outputs.npz"
+__all__ = ["torch_baseline"]
 
 
 def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any) -> dict[str, Any]:

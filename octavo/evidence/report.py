@@ -27,7 +27,9 @@ HEADINGS = (
 
 def headline_setting(latency: Mapping[str, Any]) -> str | None:
     """The setting that the table shows: the most threads, of these the smallest batch, on the first provider and size measured."""
-    settings = [key.split(".", 1)[1].removesuffix(".median_ms") for key in latency if key.startswith("fp32.") and key.endswith(".median_ms")]
+    settings = [
+        key.split(".", 1)[1].removesuffix(".median_ms") for key in latency if key.startswith("fp32.") and key.endswith(".median_ms")
+    ]
 
     def order(setting: str) -> tuple[int, int]:
         _, threads, batch, *_ = setting.split(".")

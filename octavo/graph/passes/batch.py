@@ -44,12 +44,12 @@ class DynamicBatchPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Edit the model."""
-        if self.image.shape is None:
-            raise SourceError(f"input {self.image.name!r} has no shape, so its batch dimension is unknown", "set `dynamic_batch: false`")
+        if not self.image.shape:
+            raise SourceError(
+                f"input {self.image.name!r} has no known shape, so its batch dimension is unknown", "set `source.dynamic_batch: false`"
+            )
         size = self.image.shape[0]
         if not isinstance(size, int):
-            return ir.passes.PassResult(model, False)
-        if _dimension_0(self.image) is None:
             return ir.passes.PassResult(model, False)
         for output in model.graph.outputs:
             first = _dimension_0(output)

@@ -15,11 +15,13 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 class ScopeNamesPass(ir.passes.InPlacePass):
     """Replace `node_Conv_811` by `features.0.0/Conv`, and the tensor `getitem_3` by the name of the node that makes it.
 
-    1. A node's name is the path of the innermost module, `/`, and its op type; a node of the outermost module is its op type
-       alone. The second of a name gets `_1`, and so on, in graph order.
-    2. The output of a node with one output takes the node's name.
-    3. Graph inputs, graph outputs and initializers keep their names; so do the outputs of a node that has several.
-    4. A node without that metadata, or in a subgraph, is left alone.
+    1. A node's name is the path of its module, `/`, and its op type; a node of the outermost module is its op type alone. The
+       second of a name gets `_1`, and so on, in graph order.
+    2. Its module is the one whose `weight` the node takes, else the innermost one in the metadata: a convolution with a folded
+       BatchNorm carries the BatchNorm's scope.
+    3. The output of a node with one output takes the node's name.
+    4. Graph inputs, graph outputs and initializers keep their names; so do the outputs of a node that has several.
+    5. A node without that metadata, or in a subgraph, is left alone.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -41,7 +43,7 @@ class ScopeNamesPass(ir.passes.InPlacePass):
 
 
 def _module(node: ir.Node) -> str | None:
-    """The innermost module's path; None where the exporter left none."""
+    """The path of the node's module; None where the exporter left no scopes."""
     try:
         scopes = ast.literal_eval(node.metadata_props.get(SCOPES, ""))
     except (SyntaxError, ValueError):
@@ -49,6 +51,9 @@ def _module(node: ir.Node) -> str | None:
     # The last entry is the operation itself.
     if not isinstance(scopes, list) or len(scopes) < 2 or not isinstance(scopes[-2], str):
         return None
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    if weight is not None and weight.is_initializer() and (weight.name or "").endswith(".weight"):
+        return weight.name.removesuffix(".weight")
     return scopes[-2]
 
 

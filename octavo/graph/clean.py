@@ -1,0 +1,78 @@
+"""Bring any exporter's graph into the one shape that the rest of the library works on."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from octavo.errors import SourceError
+from octavo.graph.logs import captured_logs
+from octavo.graph.passes.node_names import NodeNamesPass
+from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.shapes import InferShapesPass
+
+__all__ = ["clean"]
+
+
+def clean(model: ir.Model, opset: int) -> list[str]:
+    """Edit the model in place, without changing what it computes, so that afterwards:
+
+    1. its opset is at least `opset`, and its IR version one that this opset needs;
+    2. its inputs are what a caller feeds: no initializer is among them;
+    3. its constants are initializers, its functions inlined; no Identity and no unused node is left but those that outputs need;
+    4. every node has a name of its own;
+    5. shapes are inferred;
+    6. it passes the ONNX checker.
+
+    Returns:
+        What was changed, one plain line each; empty when nothing was.
+
+    Raises:
+        SourceError: the opset conversion fails, or the model is not valid ONNX.
+    """
+    notes = []
+    listed = sum(value.is_initializer() for value in model.graph.inputs)
+    if common.RemoveInitializersFromInputsPass()(model).modified:
+        notes.append(f"{listed} initializers were listed among the inputs; they are constants now")
+    # The IR allows initializers that are no inputs from version 4 on, so this comes before any check of the model.
+    model.ir_version = max(model.ir_version, _ir_version_for(model, opset))
+    functions = len(model.functions)
+    if common.InlinePass()(model).modified:
+        notes.append(f"{functions} model-local functions inlined")
+    # Before the conversion: its C++ side gets the graph without large initializers, but with every Constant node.
+    constants = _count(model, "Constant")
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    before = model.opset_imports.get("")
+    if OpsetUpPass(opset)(model).modified:
+        notes.append(f"opset converted from {before} to {opset}")
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    if constants > _count(model, "Constant"):
+        notes.append(f"{constants - _count(model, 'Constant')} Constant nodes became initializers")
+    nodes = _count(model)
+    with captured_logs():
+        common.IdentityEliminationPass()(model)
+        common.RemoveUnusedNodesPass()(model)
+        common.RemoveUnusedOpsetsPass()(model)
+    if _count(model) < nodes:
+        notes.append(f"{nodes - _count(model)} unused or Identity nodes removed")
+    if NodeNamesPass()(model).modified:
+        notes.append("nodes without a name of their own were named")
+    shapes = InferShapesPass()
+    shapes(model)
+    if shapes.problem:
+        notes.append(f"shapes stay unknown: {shapes.problem}")
+    try:
+        common.CheckerPass()(model)
+    except onnx.checker.ValidationError as error:
+        raise SourceError(f"the graph is not valid ONNX: {str(error).strip().splitlines()[0]}", "export it again") from error
+    return notes
+
+
+def _count(model: ir.Model, op_type: str | None = None) -> int:
+    return sum(op_type in (None, node.op_type) for node in ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+def _ir_version_for(model: ir.Model, opset: int) -> int:
+    target = max(opset, model.opset_imports.get("", 1))
+    return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])

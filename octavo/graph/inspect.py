@@ -1,0 +1,111 @@
+"""Questions about a graph: its image input, whether it is quantized, operators that cannot be run."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from octavo.errors import SourceError
+
+__all__ = ["check_supported", "custom_ops", "image_input", "is_quantized"]
+
+# Domains, besides ONNX's own, with kernels in every ONNX Runtime for CPUs.
+RUNTIME_DOMAINS = frozenset({"ai.onnx.ml", "com.microsoft"})
+IMAGE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UINT8})
+# Operators of an integer graph; QLinearConv, QLinearMatMul and com.microsoft's QLinear* and QGemm begin alike.
+QUANTIZED_OPS = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "QAttention"}
+)
+SHOWN = 5
+
+
+def custom_ops(model: ir.Model) -> list[tuple[str, str, str]]:
+    """Operators that ONNX Runtime's CPU build has no kernel for, as far as their names tell.
+
+    Subgraphs and the bodies of model-local functions are looked into; an operator of the ONNX domain counts when the onnx
+    package knows no such operator at the model's opset. ai.onnx.ml and com.microsoft are accepted as they are.
+
+    Returns:
+        (domain, op type, node name), in graph order.
+    """
+    local = {(function.domain, function.name) for function in model.functions.values()}
+    found = []
+    for body in (model.graph, *model.functions.values()):
+        opset = body.opset_imports.get("", model.opset_imports.get("", 1))
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            if (node.domain, node.op_type) in local or node.domain in RUNTIME_DOMAINS:
+                continue
+            if node.domain == "" and _in_onnx(node.op_type, opset):
+                continue
+            found.append((node.domain, node.op_type, node.name or ""))
+    return found
+
+
+def check_supported(model: ir.Model) -> None:
+    """Refuse a graph with operators that ONNX Runtime does not know.
+
+    Raises:
+        SourceError: naming each operator's type, node and domain (the first few).
+    """
+    unknown = custom_ops(model)
+    if not unknown:
+        return
+    listed = "; ".join(
+        f"op {op_type!r} of domain {domain or 'ai.onnx'!r} (node {name or 'without a name'!r})" for domain, op_type, name in unknown[:SHOWN]
+    )
+    more = f"; and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
+    raise SourceError(
+        f"the graph holds custom operators: {listed}{more}; an operator unknown to ONNX Runtime cannot be run here",
+        "export the model without its plugin operators (TensorRT's NMS, for one), or cut the graph before them",
+    )
+
+
+def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
+    """The graph input that takes the image: the named one, else the only 4-D float or uint8 one.
+
+    A named input only needs the type; initializers that stand among the inputs are none.
+
+    Raises:
+        SourceError: no such input, or several without a name; the inputs are listed.
+    """
+    inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    listed = ", ".join(f"{value.name} {_described(value)}" for value in inputs) or "none"
+    typed = [value for value in inputs if value.dtype in IMAGE_TYPES]
+    if name is not None:
+        chosen = [value for value in inputs if value.name == name]
+        if not chosen:
+            raise SourceError(f"the graph has no input {name!r}; its inputs: {listed}", "set `input.name` in params.yaml to one of them")
+        if chosen[0] not in typed:
+            raise SourceError(f"input {name!r} takes no image: it is {_described(chosen[0])}; the inputs: {listed}", "set `input.name`")
+        return chosen[0]
+    if not typed:
+        raise SourceError(f"the graph has no float input; its inputs: {listed}", "an image model takes a 4-D float or uint8 tensor")
+    images = [value for value in typed if value.shape is not None and len(value.shape) == 4]
+    if not images:
+        raise SourceError(f"no input of the graph has four dimensions; its inputs: {listed}", "set `input.name` in params.yaml")
+    if len(images) > 1:
+        raise SourceError(f"several inputs could take the image: {listed}", "set `input.name` in params.yaml to the one that does")
+    return images[0]
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Whether integer arithmetic is in the graph already: Q/DQ, QLinear or Integer operators."""
+    bodies = (model.graph, *model.functions.values())
+    return any(
+        node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear")
+        for body in bodies
+        for node in ir.traversal.RecursiveGraphIterator(body)
+    )
+
+
+def _in_onnx(op_type: str, opset: int) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    return True
+
+
+def _described(value: ir.Value) -> str:
+    shape = "of unknown shape" if value.shape is None else f"[{', '.join(str(d) for d in value.shape)}]"
+    return f"{value.dtype.name.lower() if value.dtype is not None else 'not a tensor'} {shape}"

@@ -1,0 +1,172 @@
+"""ONNX files in and out: clear errors when reading, equal bytes for equal models when writing.
+
+What an exporter leaves in a file besides the graph (stack traces with paths of its machine, producer strings, doc strings) is
+not written: it differs between two runs that made the same network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from octavo.errors import SourceError
+
+__all__ = ["load", "save", "weight_bytes"]
+
+PRODUCER = "octavo"
+# A protobuf message ends at 2 GiB (2,147,483,647 bytes); the rest of the graph needs room beside the weights.
+INLINE_LIMIT = 1_900_000_000
+PROTOBUF_LIMIT = 2**31 - 1
+# Tensors up to this size stay in the .onnx file: shapes and axes are read while a graph is loaded.
+SMALL_TENSOR = 1024
+LFS_POINTER = b"version https://git-lfs"
+
+
+def load(path: str | Path) -> ir.Model:
+    """Read an ONNX file; external weights are mapped into memory, not copied, so size does not matter.
+
+    Raises:
+        SourceError: the file or its external data is missing, truncated or outside the file's folder, or is not ONNX.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise SourceError(f"{path}: {what}", "check `source.file` in params.yaml; `dvc pull` fetches a file that DVC tracks")
+    with path.open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise SourceError(f"{path}: is a Git LFS pointer, not the model itself", "run `git lfs pull`")
+    if path.stat().st_size > PROTOBUF_LIMIT:
+        raise SourceError(
+            f"{path}: is over 2 GiB in one file, which no ONNX reader can parse", "export it again with external data for the weights"
+        )
+    try:
+        proto = onnx.load(path, format="protobuf", load_external_data=False)
+    except DecodeError as error:
+        raise SourceError(
+            f"{path}: is truncated or not an ONNX file ({path.stat().st_size} bytes)", "copy or export it again"
+        ) from error
+    # Protobuf takes an empty file, and many short ones, for a message without any field.
+    for field, present in {
+        "an IR version": proto.ir_version > 0,
+        "an opset": len(proto.opset_import) > 0,
+        "a graph": len(proto.graph.output) > 0,
+    }.items():
+        if not present:
+            raise SourceError(f"{path}: is truncated or not an ONNX file (it has no {field.split(' ', 1)[1]})", "copy or export it again")
+    try:
+        model = ir.from_proto(proto)
+    except ir.serde.SerdeError as error:
+        raise SourceError(f"{path}: is not a valid ONNX graph: {_innermost(error)}", "export it again") from error
+    for graph in model.graphs():
+        ir.external_data.set_base_dir(graph, path.parent)
+    _check_external(path, model)
+    return model
+
+
+def save(model: ir.Model, path: str | Path, *, inline_limit: int = INLINE_LIMIT) -> None:
+    """Write an ONNX file, with the weights inside or, above `inline_limit` bytes of them, in `<name>.data` beside it.
+
+    The model is left as it is. Metadata, doc strings and producer fields are not written, attributes and opset imports are
+    sorted, so two equal models give equal bytes. It writes in place: give it a path in a folder that is swapped in whole
+    (`octavo.files.replace_dir`), which must not be the folder that the model's external weights are read from.
+    """
+    path = Path(path)
+    written = model.clone()  # shares the tensors
+    if weight_bytes(model) > inline_limit:
+        ir.external_data.unload_from_model(written, path.parent, f"{path.stem}.data", size_threshold_bytes=SMALL_TENSOR)
+    else:
+        ir.external_data.load_to_model(written)
+    proto = ir.to_proto(written)
+    _tidy_model(proto)
+    path.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all initializers, those of subgraphs included."""
+    return sum(tensor.nbytes for _, tensor in _weights(model))
+
+
+def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value, value.const_value
+
+
+def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for _, tensor in _weights(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            yield tensor
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                yield attribute.value
+
+
+def _check_external(path: Path, model: ir.Model) -> None:
+    needed: dict[str, int] = {}
+    for tensor in _external(model):
+        end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
+        location = os.fspath(tensor.location)
+        needed[location] = max(needed.get(location, 0), end)
+    for location, size in sorted(needed.items()):
+        # A model is data from elsewhere: it may not name files outside its own folder.
+        if PurePosixPath(location).is_absolute() or ".." in PurePosixPath(location).parts:
+            raise SourceError(f"{path}: its weights lie outside its folder, in {location!r}", "export it again, weights beside the model")
+        file = path.parent / location
+        if not file.is_file():
+            raise SourceError(f"{path}: its external data file {file} is missing", f"put {location} beside the .onnx file")
+        if file.stat().st_size < size:
+            raise SourceError(
+                f"{path}: its external data file {file} is truncated ({file.stat().st_size} bytes of at least {size})",
+                "copy or export both files again",
+            )
+
+
+def _tidy_model(proto: onnx.ModelProto) -> None:
+    proto.producer_name, proto.producer_version, proto.domain = PRODUCER, "", ""
+    proto.opset_import.sort(key=lambda entry: entry.domain)
+    _forget(proto)
+    _tidy_graph(proto.graph)
+    for function in proto.functions:
+        _forget(function)
+        for value in function.value_info:
+            _forget(value)
+        _tidy_nodes(function.node)
+
+
+def _tidy_graph(graph: onnx.GraphProto) -> None:
+    _forget(graph)
+    for part in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        _forget(part)
+    _tidy_nodes(graph.node)
+
+
+def _tidy_nodes(nodes: list[onnx.NodeProto]) -> None:
+    for node in nodes:
+        _forget(node)
+        node.attribute.sort(key=lambda attribute: attribute.name)
+        for attribute in node.attribute:
+            attribute.ClearField("doc_string")
+            for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") or attribute.graphs else ():
+                _tidy_graph(graph)
+            for tensor in (attribute.t, *attribute.tensors) if attribute.HasField("t") or attribute.tensors else ():
+                _forget(tensor)
+
+
+def _forget(
+    part: onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.ValueInfoProto | onnx.TensorProto | onnx.FunctionProto,
+) -> None:
+    part.ClearField("doc_string")
+    part.ClearField("metadata_props")
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

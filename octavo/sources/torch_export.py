@@ -1,0 +1,181 @@
+"""From a torch module to an ONNX graph, or to a TorchScript trace."""
+
+from __future__ import annotations
+
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from octavo.errors import OctavoError, SourceError
+from octavo.graph.io import load
+from octavo.graph.passes.batch import BATCH
+from octavo.graph.passes.scope_names import ScopeNamesPass
+from octavo.sources.fetched import Reference
+
+__all__ = ["INPUT", "export", "named_outputs", "reference", "trace"]
+
+INPUT = "input"
+# What each exporter writes by itself; the difference to the target is converted on the graph.
+DYNAMO_LOWEST = 18
+TORCHSCRIPT_HIGHEST = 20
+OTHER = {"dynamo": "torchscript", "torchscript": "dynamo"}
+
+
+def named_outputs(value: Any) -> dict[str, torch.Tensor]:
+    """The tensors in what a module returns, named, in the order in which both exporters write them.
+
+    One tensor is `output`; a sequence gives `output_0`, `output_1`, ...; a dict its keys; nested containers join these with
+    `_`. The list around a single image's dict, which detection models return, adds nothing. None is left out.
+
+    Raises:
+        SourceError: there is no tensor.
+    """
+    leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
+    if not leaves:
+        raise SourceError(f"the module returns no tensor but a {type(value).__name__}", "give an `entry` whose forward returns tensors")
+    if isinstance(value, list | tuple) and len(value) == 1:
+        leaves = [(path[1:], leaf) for path, leaf in leaves]
+    named: dict[str, torch.Tensor] = {}
+    for path, leaf in leaves:
+        name = "_".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+        # A graph's names must differ, and an input may be called like a dict's key.
+        if not path or isinstance(path[0], pytree.SequenceKey) or name == INPUT:
+            name = f"output_{name}".rstrip("_")
+        named[name] = leaf
+    return named
+
+
+def reference(module: nn.Module) -> Reference:
+    """The module as a function from a float32 array to its named output arrays."""
+
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
+        with torch.inference_mode():
+            value = module(torch.from_numpy(np.array(images)))
+        return {name: tensor.numpy() for name, tensor in named_outputs(value).items()}
+
+    return run
+
+
+def export(
+    module: nn.Module, example: torch.Tensor, names: list[str], *, exporter: str, opset: int, dynamic_batch: bool, scratch: Path
+) -> tuple[ir.Model, list[str]]:
+    """Export a module in eval mode; nothing is printed.
+
+    Args:
+        example: [N, ...] float32; N must be 2 or more for a dynamic batch, since 1 is taken for a constant.
+        names: the outputs' names.
+        exporter: `dynamo` or `torchscript`.
+        opset: the opset wanted; the graph has the nearest that the exporter can write.
+        scratch: an existing folder for temporary files.
+
+    Returns:
+        The graph, and notes.
+
+    Raises:
+        SourceError: the exporter fails, or makes another number of outputs than the module has.
+    """
+    run = _dynamo if exporter == "dynamo" else _torchscript
+    try:
+        with _quiet():
+            model = run(module, example, names, opset, dynamic_batch, scratch)
+    except OctavoError:
+        raise
+    except Exception as error:
+        fixed = ", or set `source.dynamic_batch: false`" if dynamic_batch else ""
+        raise SourceError(
+            f"the {exporter} exporter fails: {_reason(error)}", f"try `source.exporter: {OTHER[exporter]}`{fixed}"
+        ) from error
+    if len(model.graph.outputs) != len(names):
+        raise SourceError(
+            f"the {exporter} exporter wrote {len(model.graph.outputs)} outputs, the module returns {len(names)}: {', '.join(names)}",
+            f"try `source.exporter: {OTHER[exporter]}`",
+        )
+    notes = []
+    if exporter == "dynamo" and opset < DYNAMO_LOWEST:
+        notes.append(f"opset {DYNAMO_LOWEST} instead of {opset}: the lowest that the dynamo exporter writes")
+    return model, notes
+
+
+def trace(module: nn.Module, example: torch.Tensor, path: Path) -> None:
+    """Write a TorchScript trace, load it again and compare it once.
+
+    Raises:
+        SourceError: the module cannot be traced, or the file computes something else than the module.
+    """
+    try:
+        with _quiet(), torch.no_grad():
+            # strict=False: dict and list outputs are allowed.
+            torch.jit.trace(module, example, strict=False, check_trace=False).save(str(path))
+            again = named_outputs(torch.jit.load(str(path), map_location="cpu")(example))
+            expected = named_outputs(module(example))
+    except OctavoError:
+        raise
+    except Exception as error:
+        raise SourceError(f"the module cannot be traced to TorchScript: {_reason(error)}", "set `source.trace: false`") from error
+    for (name, value), other in zip(expected.items(), again.values(), strict=True):
+        if value.shape != other.shape or not torch.allclose(value, other, rtol=1e-3, atol=1e-5):
+            raise SourceError(f"the TorchScript trace gives another {name!r} than the module", "set `source.trace: false`")
+
+
+def _dynamo(module: nn.Module, example: torch.Tensor, names: list[str], opset: int, dynamic: bool, _: Path) -> ir.Model:
+    program = torch.onnx.export(
+        module,
+        (example,),
+        dynamo=True,
+        verbose=False,
+        opset_version=max(opset, DYNAMO_LOWEST),
+        input_names=[INPUT],
+        output_names=names,
+        dynamic_shapes=({0: BATCH},) if dynamic else None,
+    )
+    ScopeNamesPass()(program.model)
+    return program.model
+
+
+def _torchscript(module: nn.Module, example: torch.Tensor, names: list[str], opset: int, dynamic: bool, scratch: Path) -> ir.Model:
+    # Through a file: above 2 GB this exporter writes the weights beside it.
+    with tempfile.TemporaryDirectory(prefix=".torchscript", dir=scratch) as folder:
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(
+            module,
+            (example,),
+            str(path),
+            dynamo=False,
+            verbose=False,
+            opset_version=min(opset, TORCHSCRIPT_HIGHEST),
+            input_names=[INPUT],
+            output_names=names,
+            dynamic_axes={name: {0: BATCH} for name in (INPUT, *names)} if dynamic else None,
+        )
+        return ir.external_data.load_to_model(load(path))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing on the screen: what matters in the exporters' progress lines and warnings comes back as an exception."""
+    threshold = logging.root.manager.disable
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(threshold)
+
+
+def _reason(error: BaseException) -> str:
+    while error.__cause__ is not None:  # the exporters wrap the cause in pages of advice
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,79 @@
+"""A torch module and its state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from octavo.errors import SourceError
+from octavo.graph.clean import clean
+from octavo.graph.inspect import check_supported
+from octavo.graph.io import save
+from octavo.params.grammar import Input, TorchSource
+from octavo.sources.fetched import Fetched
+from octavo.sources.torch_build import build, drop_auxiliary
+from octavo.sources.torch_export import INPUT, export, named_outputs, reference, trace
+from octavo.sources.torch_weights import load_state, read_state
+
+__all__ = ["fetch", "module_of"]
+
+
+def module_of(source: TorchSource) -> nn.Module:
+    """The module with its weights, float32, on the CPU, in eval mode and without gradients.
+
+    Raises:
+        SourceError: it cannot be built, or the weights cannot be read or do not fit.
+    """
+    state = read_state(source.file)
+    module = build(source.entry, source.args, state)
+    load_state(module, state, source.file)
+    drop_auxiliary(module, source.entry, source.args)
+    return module.float().cpu().eval().requires_grad_(False)
+
+
+def fetch(source: TorchSource, input_spec: Input, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:  # noqa: ARG001
+    """Build, load, export, clean and save; see `octavo.sources.fetch`.
+
+    The graph's input is `input`; its outputs are named as `named_outputs` says. With `source.trace`, `out_dir/model.pt` too.
+
+    Raises:
+        SourceError: the module cannot be built or run on the samples, or an exporter fails.
+    """
+    module = module_of(source)
+    example = _example(samples, source.dynamic_batch)
+    try:
+        with torch.no_grad():
+            returned = module(example)
+    except Exception as error:
+        raise SourceError(
+            f"the module does not run on an input {list(example.shape)}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
+            "check `input:` in params.yaml (size, colour, layout) against what the module takes",
+        ) from error
+    names = list(named_outputs(returned))
+    model, notes = export(
+        module,
+        example,
+        names,
+        exporter=source.exporter,
+        opset=source.opset,
+        dynamic_batch=source.dynamic_batch,
+        scratch=out_dir,
+    )
+    check_supported(model)
+    notes += clean(model, source.opset)
+    save(model, out_dir / "model.onnx")
+    if source.trace:
+        trace(module, example, out_dir / "model.pt")
+    return Fetched(model=model, input_name=INPUT, output_names=tuple(names), reference=reference(module), notes=notes)
+
+
+def _example(samples: Sequence[np.ndarray], dynamic: bool) -> torch.Tensor:
+    if not samples:
+        raise SourceError("a torch module is traced on a real image, and there is none", "check `data.calibration` in params.yaml")
+    # A batch of one would be taken for a constant.
+    chosen = [samples[0], samples[min(1, len(samples) - 1)]] if dynamic else [samples[0]]
+    return torch.from_numpy(np.concatenate(chosen))
