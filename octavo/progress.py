@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
 from typing import TypeVar
 
+from rich.console import Console
 from rich.progress import track as _track
 
-__all__ = ["say", "track"]
+__all__ = ["say", "track", "working"]
 
 T = TypeVar("T")
 
@@ -23,10 +25,18 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
     if not sys.stderr.isatty():
         yield from items
         return
-    from rich.console import Console
-
     count = len(items) if total is None and isinstance(items, Sized) else total
     yield from _track(items, description=what, total=count, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner while something of unknown length goes on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(what):
+        yield
 
 
 def say(line: str) -> None:

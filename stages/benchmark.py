@@ -60,7 +60,7 @@ def main() -> None:
     largest = max(settings.threads)
     feeds = {name: next(iter(Images(items, spec.input, "skip")))[1]}
     bytes_fp32 = model_bytes(paths["fp32"].parent)
-    for variant, path in paths.items():
+    for variant, path in track(list(paths.items()), f"loading {chosen.model}'s variants"):
         size = model_bytes(path.parent)
         record |= {
             f"{variant}.size_mb": round(size / 1e6, 3),

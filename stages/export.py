@@ -4,6 +4,7 @@ Reads `task`, `source`, `input` and `data.calibration` of params.yaml.
 """
 
 from itertools import islice
+from pathlib import Path
 
 from octavo import cli
 from octavo.deploy.manifest import block_hash, write_manifest
@@ -11,7 +12,7 @@ from octavo.files import replace_dir, sha256_file
 from octavo.images.dataset import Images, open_set
 from octavo.layout import MODEL, variant_dir
 from octavo.params import load_model
-from octavo.progress import say
+from octavo.progress import say, working
 from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_with_reference, refuse_mixed_batch
@@ -29,10 +30,12 @@ def main() -> None:
     samples = list(islice(images, CHECKED))
 
     with replace_dir(variant_dir(chosen.model, "fp32")) as folder:
-        fetched = fetch(spec.source, spec.input, folder, [tensor for _, tensor in samples])
+        with working(f"exporting {chosen.model}"):
+            fetched = fetch(spec.source, spec.input, folder, [tensor for _, tensor in samples])
         session = Session(folder / MODEL)
         made = {
-            "source": spec.source.model_dump(mode="json"),
+            # The file's name without its folder: where it lay on this machine is nobody's business.
+            "source": spec.source.model_dump(mode="json") | {"file": Path(spec.source.file).name},
             "file_sha256": sha256_file(spec.source.file),
             "input": block_hash(spec.input),
             "notes": fetched.notes,

@@ -13,7 +13,7 @@ from octavo.images.dataset import Images, open_set
 from octavo.images.splits import pick
 from octavo.layout import MODEL, variant_dir
 from octavo.params import load_model
-from octavo.progress import say
+from octavo.progress import say, working
 from octavo.quantization.decisions import as_records, summary
 from octavo.quantization.fp16 import quantize_fp16
 
@@ -32,9 +32,10 @@ def main() -> None:
     images = Images(pick(found, VERIFIED, spec.calibrate.seed), spec.input, spec.data.on_bad_image)
     samples = [{name: tensor} for _, tensor in islice(images, VERIFIED)]
 
-    result = quantize_fp16(
-        load(source / MODEL), keep_io=spec.fp16.keep_io, keep_float_patterns=spec.fp16.keep_float, samples=samples
-    )
+    with working(f"converting {chosen.model} to FP16"):
+        result = quantize_fp16(
+            load(source / MODEL), keep_io=spec.fp16.keep_io, keep_float_patterns=spec.fp16.keep_float, samples=samples
+        )
     folder = variant_dir(chosen.model, "fp16")
     with replace_dir(folder) as temporary:
         save(result.model, temporary / MODEL)

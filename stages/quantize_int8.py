@@ -10,7 +10,7 @@ from octavo.files import replace_dir
 from octavo.graph.io import load, save
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params import load_model
-from octavo.progress import say
+from octavo.progress import say, working
 from octavo.quantization.decisions import as_records, summary
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
 
@@ -25,10 +25,11 @@ def main() -> None:
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
     model = load(source / MODEL)
 
-    results = {
-        "int8": quantize_static(model, statistics, spec.int8),
-        "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
-    }
+    with working(f"quantizing {chosen.model}"):
+        results = {
+            "int8": quantize_static(model, statistics, spec.int8),
+            "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
+        }
     for variant, result in results.items():
         made = {
             "from_sha256": manifest["sha256"],

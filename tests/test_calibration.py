@@ -186,7 +186,9 @@ class TestRanges:
     @pytest.mark.parametrize("draw", ["standard_t", "laplace", "exponential"])
     def test_mse_is_the_best_of_a_dense_search(self, draw):
         generator = np.random.default_rng(3)
-        values = (generator.standard_t(3, 20000) if draw == "standard_t" else getattr(generator, draw)(size=20000)).astype(np.float32)
+        values = (generator.standard_t(3, 20000) if draw == "standard_t" else getattr(generator, draw)(size=20000)).astype(
+            np.float32
+        )
 
         def error(low: float, high: float) -> float:
             scale = (high - low) / 255

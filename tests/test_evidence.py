@@ -150,9 +150,10 @@ class TestClassification:
 def images(count: int, labelled: bool = True):
     generator = np.random.default_rng(1)
     for place in range(count):
-        yield Item(None, f"{place}.png", f"{place:064x}", place % 4 if labelled else None), generator.standard_normal(
-            (1, 3, 32, 32)
-        ).astype(np.float32)
+        yield (
+            Item(None, f"{place}.png", f"{place:064x}", place % 4 if labelled else None),
+            generator.standard_normal((1, 3, 32, 32)).astype(np.float32),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +179,7 @@ class TestValidation:
         if record["fp32.top1"] == 0:
             keys = [key for key in keys if "retained" not in key]
         assert {f"int8.{key}" for key in keys} <= set(record)
-        assert set(key for key in record if key.startswith("fp32.")) == {"fp32.top1", "fp32.top5"}
+        assert {key for key in record if key.startswith("fp32.")} == {"fp32.top1", "fp32.top5"}
         assert record["int8.gate.similarity"] == "pass"
         assert record["int8.sqnr_db"] > 20
         assert [row["image"] for row in validation.rows()] == [f"{place}.png" for place in range(12)]

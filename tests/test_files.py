@@ -42,7 +42,10 @@ def test_an_error_while_writing_keeps_the_previous_output(tmp_path):
 
 def test_a_full_disk_is_one_clear_error(tmp_path):
     write_text(tmp_path / "a", "old")
-    with pytest.raises(OutputError, match=r"a could not be written: No space left.*\n.*free disk space"), replace_file(tmp_path / "a"):
+    with (
+        pytest.raises(OutputError, match=r"a could not be written: No space left.*\n.*free disk space"),
+        replace_file(tmp_path / "a"),
+    ):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "a"))
     assert (tmp_path / "a").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -79,12 +79,18 @@ def test_the_scales_are_those_of_our_ranges(model, statistics):
 
 
 def test_per_tensor_symmetric_and_seven_bits(model, statistics):
-    quantized = quantize_static(model, statistics, Int8(per_channel=False, symmetric=True, target="cpu-no-vnni", correction="none")).model
-    weights = [tensor.const_value.numpy() for name, tensor in quantized.graph.initializers.items() if name.endswith("weight_quantized")]
+    quantized = quantize_static(
+        model, statistics, Int8(per_channel=False, symmetric=True, target="cpu-no-vnni", correction="none")
+    ).model
+    weights = [
+        tensor.const_value.numpy() for name, tensor in quantized.graph.initializers.items() if name.endswith("weight_quantized")
+    ]
     assert weights
     assert max(np.abs(tensor.astype(int)).max() for tensor in weights) <= 64
     points = [
-        node.inputs[2].const_value.numpy() for node in quantized.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum"
+        node.inputs[2].const_value.numpy()
+        for node in quantized.graph
+        if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum"
     ]
     assert points == [128]
 

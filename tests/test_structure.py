@@ -1,4 +1,4 @@
-"""The house reads as it is drawn: dvc.yaml names the rooms that each stage imports, imports point downwards, torch stays optional."""
+"""The house reads as it is drawn: dvc.yaml names each stage's rooms, imports point downwards, torch stays optional."""
 
 import subprocess
 import sys
@@ -67,7 +67,9 @@ def test_imports_point_downwards():
 @pytest.mark.parametrize("name", [name for name in STAGES if name not in NEEDS_TORCH])
 def test_torch_is_not_needed(name):
     """Importing a stage with torch made unimportable."""
-    script = f"import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None; sys.path.insert(0, 'stages'); import {name}"
+    script = (
+        f"import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None; sys.path.insert(0, 'stages'); import {name}"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

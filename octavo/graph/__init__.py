@@ -1,0 +1,1 @@
+"""ONNX graphs: reading, writing, questions, and edits as small passes."""

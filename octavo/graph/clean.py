@@ -61,7 +61,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     shapes = InferShapesPass()
     shapes(model)
     if shapes.problem:
-        notes.append(f"shapes stay unknown: {shapes.problem}")
+        notes.append(f"some shapes stay unknown: {shapes.problem}")
     try:
         common.CheckerPass()(model)
     except onnx.checker.ValidationError as error:

@@ -51,7 +51,8 @@ def check_supported(model: ir.Model) -> None:
     if not unknown:
         return
     listed = "; ".join(
-        f"op {op_type!r} of domain {domain or 'ai.onnx'!r} (node {name or 'without a name'!r})" for domain, op_type, name in unknown[:SHOWN]
+        f"op {op_type!r} of domain {domain or 'ai.onnx'!r} (node {name or 'without a name'!r})"
+        for domain, op_type, name in unknown[:SHOWN]
     )
     more = f"; and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
     raise SourceError(
@@ -74,9 +75,13 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     if name is not None:
         chosen = [value for value in inputs if value.name == name]
         if not chosen:
-            raise SourceError(f"the graph has no input {name!r}; its inputs: {listed}", "set `input.name` in params.yaml to one of them")
+            raise SourceError(
+                f"the graph has no input {name!r}; its inputs: {listed}", "set `input.name` in params.yaml to one of them"
+            )
         if chosen[0] not in typed:
-            raise SourceError(f"input {name!r} takes no image: it is {_described(chosen[0])}; the inputs: {listed}", "set `input.name`")
+            raise SourceError(
+                f"input {name!r} takes no image: it is {_described(chosen[0])}; the inputs: {listed}", "set `input.name`"
+            )
         return chosen[0]
     if not typed:
         raise SourceError(f"the graph has no float input; its inputs: {listed}", "an image model takes a 4-D float or uint8 tensor")

@@ -24,11 +24,13 @@ INLINE_LIMIT = 1_900_000_000
 PROTOBUF_LIMIT = 2**31 - 1
 # Tensors up to this size stay in the .onnx file: shapes and axes are read while a graph is loaded.
 SMALL_TENSOR = 1024
+# External tensors up to this size are read at once: the onnx package's checker and converter get small weights by value.
+READ_AT_ONCE = 65536
 LFS_POINTER = b"version https://git-lfs"
 
 
 def load(path: str | Path) -> ir.Model:
-    """Read an ONNX file; external weights are mapped into memory, not copied, so size does not matter.
+    """Read an ONNX file; large external weights are mapped into memory, not copied, so their size does not matter.
 
     Raises:
         SourceError: the file or its external data is missing, truncated or outside the file's folder, or is not ONNX.
@@ -42,7 +44,8 @@ def load(path: str | Path) -> ir.Model:
             raise SourceError(f"{path}: is a Git LFS pointer, not the model itself", "run `git lfs pull`")
     if path.stat().st_size > PROTOBUF_LIMIT:
         raise SourceError(
-            f"{path}: is over 2 GiB in one file, which no ONNX reader can parse", "export it again with external data for the weights"
+            f"{path}: is over 2 GiB in one file, which no ONNX reader can parse",
+            "export it again with external data for the weights",
         )
     try:
         proto = onnx.load(path, format="protobuf", load_external_data=False)
@@ -57,7 +60,9 @@ def load(path: str | Path) -> ir.Model:
         "a graph": len(proto.graph.output) > 0,
     }.items():
         if not present:
-            raise SourceError(f"{path}: is truncated or not an ONNX file (it has no {field.split(' ', 1)[1]})", "copy or export it again")
+            raise SourceError(
+                f"{path}: is truncated or not an ONNX file (it has no {field.split(' ', 1)[1]})", "copy or export it again"
+            )
     try:
         model = ir.from_proto(proto)
     except ir.serde.SerdeError as error:
@@ -65,6 +70,7 @@ def load(path: str | Path) -> ir.Model:
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _check_external(path, model)
+    _read_small(model)
     return model
 
 
@@ -102,10 +108,29 @@ def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     for _, tensor in _weights(model):
         if isinstance(tensor, ir.ExternalTensor):
             yield tensor
+    for _, attribute in _external_attributes(model):
+        yield attribute.value
+
+
+def _external_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                yield attribute.value
+                yield node, attribute
+
+
+def _read_small(model: ir.Model) -> None:
+    """Read into memory what the onnx package does not keep out of its protobufs: small, in a subgraph, in an attribute."""
+    for value, tensor in list(_weights(model)):
+        inside = value.name not in model.graph.initializers or model.graph.initializers[value.name] is not value
+        if isinstance(tensor, ir.ExternalTensor) and (inside or tensor.nbytes <= READ_AT_ONCE):
+            value.const_value = _in_memory(tensor)
+    for node, attribute in list(_external_attributes(model)):
+        node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _in_memory(attribute.value))
+
+
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    return ir.external_data.convert_tensors_from_external([tensor])[0]
 
 
 def _check_external(path: Path, model: ir.Model) -> None:
@@ -117,7 +142,9 @@ def _check_external(path: Path, model: ir.Model) -> None:
     for location, size in sorted(needed.items()):
         # A model is data from elsewhere: it may not name files outside its own folder.
         if PurePosixPath(location).is_absolute() or ".." in PurePosixPath(location).parts:
-            raise SourceError(f"{path}: its weights lie outside its folder, in {location!r}", "export it again, weights beside the model")
+            raise SourceError(
+                f"{path}: its weights lie outside its folder, in {location!r}", "export it again, weights beside the model"
+            )
         file = path.parent / location
         if not file.is_file():
             raise SourceError(f"{path}: its external data file {file} is missing", f"put {location} beside the .onnx file")

@@ -75,6 +75,9 @@ class Session:
                 f"execution provider {provider!r} is not in this ONNX Runtime (it has: {', '.join(available_providers())})",
                 "install the extra that has it (`make repro EXTRA=gpu`), or take it out of `benchmark.providers`",
             )
+        if provider == "cuda":
+            # The CUDA and cuDNN libraries lie in site-packages, where the loader does not look by itself.
+            ort.preload_dlls()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from octavo.errors import ParamsError
+from octavo.errors import ParamsError, SourceError
 from octavo.params.grammar import Input, Source
 from octavo.sources import onnx_file
 from octavo.sources.fetched import Fetched, Reference
@@ -19,8 +19,10 @@ __all__ = ["KINDS", "Fetched", "Reference", "fetch"]
 
 
 def _torch(source: Source, input_spec: Input, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:
-    from octavo.sources import torch_module
-
+    try:
+        from octavo.sources import torch_module
+    except ModuleNotFoundError as error:
+        raise SourceError(f"source kind 'torch' needs {error.name!r}, which is not installed", "install octavo[torch]") from error
     return torch_module.fetch(source, input_spec, out_dir, samples)
 
 
@@ -43,8 +45,4 @@ def fetch(source: Source, input_spec: Input, out_dir: str | Path, samples: Seque
     """
     if source.kind not in KINDS:
         raise ParamsError(f"source kind {source.kind!r} is unknown", f"use one of: {', '.join(KINDS)}")
-    try:
-        module = import_module(KINDS[source.kind])
-    except ModuleNotFoundError as error:
-        raise SourceError(f"source kind {source.kind!r} needs {error.name!r}, which is not installed", "install octavo[torch]") from error
-    return module.fetch(source, input_spec, Path(out_dir), samples)
+    return KINDS[source.kind](source, input_spec, Path(out_dir), samples)

@@ -66,7 +66,9 @@ def drop_auxiliary(module: nn.Module, entry: str, args: Mapping[str, Any]) -> No
 def _imported(entry: str) -> Any:
     name, _, attribute = entry.partition(":")
     if not name or not attribute:
-        raise SourceError(f"`source.entry` {entry!r} is not of the form 'package.module:factory'", "name a module and a factory in it")
+        raise SourceError(
+            f"`source.entry` {entry!r} is not of the form 'package.module:factory'", "name a module and a factory in it"
+        )
     mend = "check `source.entry`; its package must be installed, or lie in the folder that the pipeline runs in"
     try:
         with _current_folder_importable():
@@ -91,7 +93,7 @@ def _imported(entry: str) -> Any:
 
 def _torchvision(name: str, args: Mapping[str, Any], keys: Collection[str]) -> tuple[Any, dict[str, Any]]:
     try:
-        from torchvision import models  # noqa: PLC0415 - modules of one's own need no torchvision
+        from torchvision import models  # here: modules of one's own need no torchvision
     except ImportError as error:
         raise SourceError(f"{name!r} is an architecture of torchvision, which is not installed", "install octavo[torch]") from error
 

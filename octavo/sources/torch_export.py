@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from octavo.graph.passes.batch import BATCH
 from octavo.graph.passes.scope_names import ScopeNamesPass
 from octavo.sources.fetched import Reference
 
-__all__ = ["INPUT", "export", "named_outputs", "reference", "trace"]
+__all__ = ["INPUT", "export", "named_outputs", "reason", "reference", "trace"]
 
 INPUT = "input"
 # What each exporter writes by itself; the difference to the target is converted on the graph.
@@ -43,7 +44,9 @@ def named_outputs(value: Any) -> dict[str, torch.Tensor]:
     """
     leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(value)[0] if isinstance(leaf, torch.Tensor)]
     if not leaves:
-        raise SourceError(f"the module returns no tensor but a {type(value).__name__}", "give an `entry` whose forward returns tensors")
+        raise SourceError(
+            f"the module returns no tensor but a {type(value).__name__}", "give an `entry` whose forward returns tensors"
+        )
     if isinstance(value, list | tuple) and len(value) == 1:
         leaves = [(path[1:], leaf) for path, leaf in leaves]
     named: dict[str, torch.Tensor] = {}
@@ -85,20 +88,22 @@ def export(
     Raises:
         SourceError: the exporter fails, or makes another number of outputs than the module has.
     """
-    run = _dynamo if exporter == "dynamo" else _torchscript
     try:
         with _quiet():
-            model = run(module, example, names, opset, dynamic_batch, scratch)
+            if exporter == "dynamo":
+                model = _dynamo(module, example, names, opset=opset, dynamic=dynamic_batch)
+            else:
+                model = _torchscript(module, example, names, opset=opset, dynamic=dynamic_batch, scratch=scratch)
     except OctavoError:
         raise
     except Exception as error:
         fixed = ", or set `source.dynamic_batch: false`" if dynamic_batch else ""
         raise SourceError(
-            f"the {exporter} exporter fails: {_reason(error)}", f"try `source.exporter: {OTHER[exporter]}`{fixed}"
+            f"the {exporter} exporter fails: {reason(error)}", f"try `source.exporter: {OTHER[exporter]}`{fixed}"
         ) from error
     if len(model.graph.outputs) != len(names):
         raise SourceError(
-            f"the {exporter} exporter wrote {len(model.graph.outputs)} outputs, the module returns {len(names)}: {', '.join(names)}",
+            f"the {exporter} exporter wrote {len(model.graph.outputs)} outputs for the module's {len(names)}: {', '.join(names)}",
             f"try `source.exporter: {OTHER[exporter]}`",
         )
     notes = []
@@ -110,25 +115,40 @@ def export(
 def trace(module: nn.Module, example: torch.Tensor, path: Path) -> None:
     """Write a TorchScript trace, load it again and compare it once.
 
+    It returns what the module returns where that is one tensor, else a dict from the graph's output names to tensors: a
+    trace cannot hold nested containers.
+
     Raises:
         SourceError: the module cannot be traced, or the file computes something else than the module.
     """
     try:
         with _quiet(), torch.no_grad():
-            # strict=False: dict and list outputs are allowed.
-            torch.jit.trace(module, example, strict=False, check_trace=False).save(str(path))
+            returned = module(example)
+            expected = named_outputs(returned)
+            traced = module if isinstance(returned, torch.Tensor) else _Named(module)
+            # strict=False: a dict is allowed.
+            torch.jit.trace(traced, example, strict=False, check_trace=False).save(str(path))
             again = named_outputs(torch.jit.load(str(path), map_location="cpu")(example))
-            expected = named_outputs(module(example))
     except OctavoError:
         raise
     except Exception as error:
-        raise SourceError(f"the module cannot be traced to TorchScript: {_reason(error)}", "set `source.trace: false`") from error
-    for (name, value), other in zip(expected.items(), again.values(), strict=True):
-        if value.shape != other.shape or not torch.allclose(value, other, rtol=1e-3, atol=1e-5):
+        raise SourceError(f"the module cannot be traced to TorchScript: {reason(error)}", "set `source.trace: false`") from error
+    for name, value in expected.items():
+        other = again.get(name)
+        if other is None or value.shape != other.shape or not torch.allclose(value, other, rtol=1e-3, atol=1e-4):
             raise SourceError(f"the TorchScript trace gives another {name!r} than the module", "set `source.trace: false`")
 
 
-def _dynamo(module: nn.Module, example: torch.Tensor, names: list[str], opset: int, dynamic: bool, _: Path) -> ir.Model:
+class _Named(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        return named_outputs(self.module(image))
+
+
+def _dynamo(module: nn.Module, example: torch.Tensor, names: list[str], *, opset: int, dynamic: bool) -> ir.Model:
     program = torch.onnx.export(
         module,
         (example,),
@@ -143,7 +163,9 @@ def _dynamo(module: nn.Module, example: torch.Tensor, names: list[str], opset: i
     return program.model
 
 
-def _torchscript(module: nn.Module, example: torch.Tensor, names: list[str], opset: int, dynamic: bool, scratch: Path) -> ir.Model:
+def _torchscript(
+    module: nn.Module, example: torch.Tensor, names: list[str], *, opset: int, dynamic: bool, scratch: Path
+) -> ir.Model:
     # Through a file: above 2 GB this exporter writes the weights beside it.
     with tempfile.TemporaryDirectory(prefix=".torchscript", dir=scratch) as folder:
         path = Path(folder) / "model.onnx"
@@ -174,8 +196,10 @@ def _quiet() -> Iterator[None]:
             logging.disable(threshold)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """The first line of what began a chain of exceptions, with its type, in 300 characters at most."""
     while error.__cause__ is not None:  # the exporters wrap the cause in pages of advice
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    # A shape guard can run to thousands of characters.
+    return shorten(f"{type(error).__name__}: {lines[0]}", 300, placeholder=" ...") if lines else type(error).__name__

@@ -16,7 +16,7 @@ from octavo.graph.io import save
 from octavo.params.grammar import Input, TorchSource
 from octavo.sources.fetched import Fetched
 from octavo.sources.torch_build import build, drop_auxiliary
-from octavo.sources.torch_export import INPUT, export, named_outputs, reference, trace
+from octavo.sources.torch_export import INPUT, export, named_outputs, reason, reference, trace
 from octavo.sources.torch_weights import load_state, read_state
 
 __all__ = ["fetch", "module_of"]
@@ -50,7 +50,7 @@ def fetch(source: TorchSource, input_spec: Input, out_dir: Path, samples: Sequen
             returned = module(example)
     except Exception as error:
         raise SourceError(
-            f"the module does not run on an input {list(example.shape)}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
+            f"the module does not run on an input {list(example.shape)}: {reason(error)}",
             "check `input:` in params.yaml (size, colour, layout) against what the module takes",
         ) from error
     names = list(named_outputs(returned))

@@ -34,7 +34,9 @@ def read_state(path: str | Path) -> State:
     """
     path = Path(path)
     if not path.is_file():
-        raise SourceError(f"{path}: the weights file does not exist", "check `source.file`; `dvc pull` fetches a file that DVC tracks")
+        raise SourceError(
+            f"{path}: the weights file does not exist", "check `source.file`; `dvc pull` fetches a file that DVC tracks"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -44,7 +46,9 @@ def read_state(path: str | Path) -> State:
         raise _explained(path, error) from error
     state = _state_in(content)
     if state is None:
-        held = f"keys {', '.join(map(repr, list(content)[:8]))}" if isinstance(content, dict) and content else type(content).__name__
+        held = (
+            f"keys {', '.join(map(repr, list(content)[:8]))}" if isinstance(content, dict) and content else type(content).__name__
+        )
         raise SourceError(f"{path}: holds no state dict ({held})", "save `module.state_dict()`, bare or under the key 'state_dict'")
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in state):
@@ -74,7 +78,11 @@ def load_state(module: nn.Module, state: State, path: str | Path) -> None:
         _counted(reshaped, "of another shape"),
     ]
     if any(problems):
-        hint = "check `source.args` (the number of classes, for one)" if reshaped else "check that `source.entry` and `source.args` build"
+        hint = (
+            "check `source.args` (the number of classes, for one)"
+            if reshaped
+            else "check that `source.entry` and `source.args` build"
+        )
         raise SourceError(
             f"{path}: the weights do not fit the module: {'; '.join(filter(None, problems))}",
             f"{hint}: they must give the architecture that the file was saved from",

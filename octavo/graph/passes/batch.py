@@ -46,7 +46,8 @@ class DynamicBatchPass(ir.passes.InPlacePass):
         """Edit the model."""
         if not self.image.shape:
             raise SourceError(
-                f"input {self.image.name!r} has no known shape, so its batch dimension is unknown", "set `source.dynamic_batch: false`"
+                f"input {self.image.name!r} has no known shape, so its batch dimension is unknown",
+                "set `source.dynamic_batch: false`",
             )
         size = self.image.shape[0]
         if not isinstance(size, int):
@@ -120,6 +121,8 @@ def _new_constant(model: ir.Model, node: ir.Node, role: str, array: np.ndarray) 
     name = f"{node.outputs[0].name}/{role}"
     while name in model.graph.initializers:
         name += "_"
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.INT64), const_value=ir.tensor(array, name=name))
+    value = ir.Value(
+        name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.INT64), const_value=ir.tensor(array, name=name)
+    )
     model.graph.register_initializer(value)
     return value

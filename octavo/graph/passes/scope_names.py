@@ -10,6 +10,8 @@ __all__ = ["ScopeNamesPass"]
 
 # Written by torch.onnx.export(dynamo=True): "['', 'features', 'features.0', 'features.0.0', 'conv2d']".
 SCOPES = "pkg.torch.onnx.name_scopes"
+# torch.export's stand-in for the scope of an operation that it added itself.
+NO_SCOPE = "_empty_nn_module_stack_from_metadata_hook"
 
 
 class ScopeNamesPass(ir.passes.InPlacePass):
@@ -54,7 +56,7 @@ def _module(node: ir.Node) -> str | None:
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if weight is not None and weight.is_initializer() and (weight.name or "").endswith(".weight"):
         return weight.name.removesuffix(".weight")
-    return scopes[-2]
+    return "" if scopes[-2] == NO_SCOPE else scopes[-2]
 
 
 def _unused(name: str, used: set[str | None]) -> str:

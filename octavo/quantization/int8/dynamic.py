@@ -45,7 +45,9 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     decisions = [_decided(decision) for decision in place(model, kept)]
     chosen = {decision.node: decision.op_type for decision in decisions if decision.precision == "int8"}
     if not chosen:
-        raise QuantizationError("no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16")
+        raise QuantizationError(
+            "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
+        )
     bits = 7 if recipe.target == "cpu-no-vnni" else 8
     corrected = 0
     if recipe.correction == "bias" and statistics is not None:

@@ -1,0 +1,554 @@
+"""ONNX files in and out, the passes, and the questions asked of a graph; every result is run in ONNX Runtime."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from octavo.errors import SourceError
+from octavo.graph.clean import clean
+from octavo.graph.inspect import check_supported, custom_ops, image_input, is_quantized
+from octavo.graph.io import load, save, weight_bytes
+from octavo.graph.passes.batch import DynamicBatchPass
+from octavo.graph.passes.node_names import NodeNamesPass
+from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.scope_names import SCOPES, ScopeNamesPass
+from octavo.graph.passes.shapes import InferShapesPass
+
+
+def run(path, image):
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options)
+    return session.run(None, {session.get_inputs()[0].name: image})
+
+
+def text(source):
+    return ir.from_onnx_text(source)
+
+
+def old_export(path, opset=9, ir_version=4, *, external=None):
+    """A detector's tail as torch 1.2 wrote it: initializers among the inputs, constants as nodes, no node names."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
+        "scale": rng.random(8).astype(np.float32) + 0.5,
+        "shift": rng.standard_normal(8).astype(np.float32),
+        "mean": rng.standard_normal(8).astype(np.float32),
+        "var": rng.random(8).astype(np.float32) + 0.5,
+    }
+    nodes = [
+        helper.make_node("Conv", ["input", "w"], ["1"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("BatchNormalization", ["1", "scale", "shift", "mean", "var"], ["2"]),
+        helper.make_node("Relu", ["2"], ["3"]),
+        helper.make_node("Transpose", ["3"], ["4"], perm=[0, 2, 3, 1]),
+        helper.make_node("Constant", [], ["5"], value=numpy_helper.from_array(np.array([1, -1, 4], np.int64))),
+        helper.make_node("Reshape", ["4", "5"], ["6"]),
+        helper.make_node("Slice", ["6"], ["7"], axes=[2], starts=[0], ends=[2]),
+        helper.make_node("Unsqueeze", ["7"], ["8"], axes=[1]),
+        helper.make_node("Squeeze", ["8"], ["9"], axes=[1]),
+        helper.make_node("Identity", ["9"], ["10"]),
+        helper.make_node("Neg", ["6"], ["never used"]),
+        helper.make_node("Softmax", ["10"], ["scores"], axis=2),
+    ]
+    inputs = [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, 16, 16])]
+    inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape) for name, value in weights.items()]
+    outputs = [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 128, 2])]
+    graph = helper.make_graph(
+        nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version, producer_name="pytorch")
+    onnx.save(model, path, save_as_external_data=external is not None, location=external, size_threshold=0)
+    return path
+
+
+IMAGE = np.random.default_rng(1).standard_normal((1, 3, 16, 16)).astype(np.float32)
+
+# ---------------------------------------------------------------- load
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "does not exist"),
+        (b"", "truncated or not an ONNX file"),
+        (b"not a model at all, just text", "truncated or not an ONNX file"),
+        (b"\x08\x08", "truncated or not an ONNX file"),  # an IR version and nothing else: valid protobuf
+        (b"version https://git-lfs and so on", "git lfs pull"),
+    ],
+)
+def test_load_says_what_is_wrong_with_the_file(tmp_path, content, says):
+    path = tmp_path / "m.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SourceError, match=says) as caught:
+        load(path)
+    assert str(path) in caught.value.problem
+    assert caught.value.mend
+
+
+def test_load_refuses_a_folder_and_a_truncated_file(tmp_path):
+    with pytest.raises(SourceError, match="is a folder"):
+        load(tmp_path)
+    path = old_export(tmp_path / "m.onnx")
+    whole = path.read_bytes()
+    for length in (len(whole) // 2, len(whole) - 30, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match="truncated"):
+            load(path)
+
+
+def test_load_names_missing_and_truncated_external_data(tmp_path):
+    path = old_export(tmp_path / "m.onnx", external="weights.bin")
+    weights = (tmp_path / "weights.bin").read_bytes()
+    (tmp_path / "weights.bin").write_bytes(weights[:-1])
+    with pytest.raises(SourceError, match=r"weights\.bin is truncated"):
+        load(path)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(SourceError, match=r"weights\.bin is missing") as caught:
+        load(path)
+    assert str(path) in caught.value.problem
+
+
+def test_external_data_of_subgraphs_and_constants_is_read(tmp_path):
+    x = np.array([1, 2], np.float32)
+    inner = [helper.make_tensor("k", TensorProto.FLOAT, [2], [10, 20])]
+    value = helper.make_tensor_value_info("o", TensorProto.FLOAT, [2])
+    then = helper.make_graph([helper.make_node("Add", ["x", "k"], ["o"])], "a", [], [value], inner)
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["o"])], "b", [], [value])
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.BOOL, [], [True])),
+        helper.make_node("If", ["c"], ["t"], then_branch=then, else_branch=other),
+        helper.make_node("Constant", [], ["m"], value=helper.make_tensor("m", TensorProto.FLOAT, [2], [3, 5])),
+        helper.make_node("Mul", ["t", "m"], ["y"]),
+    ]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", info[:1], info[1:]), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
+    (tmp_path / "w.bin").write_bytes(np.array([10, 20, 3, 5], np.float32).tobytes())
+    branch = next(part for part in model.graph.node[1].attribute if part.name == "then_branch").g.initializer[0]
+    for tensor, offset in ((branch, 0), (model.graph.node[2].attribute[0].t, 8)):
+        tensor.ClearField("float_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, entry in {"location": "w.bin", "offset": str(offset), "length": "8"}.items():
+            tensor.external_data.add(key=key, value=entry)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    read = load(tmp_path / "m.onnx")
+    clean(read, 18)
+    (tmp_path / "out").mkdir()
+    save(read, tmp_path / "out" / "m.onnx")
+    assert run(tmp_path / "out" / "m.onnx", x)[0].tolist() == [33, 110]
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(SourceError, match=r"w\.bin is missing"):
+        load(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/hostname"])
+def test_load_reads_no_weights_outside_the_models_folder(tmp_path, location):
+    (tmp_path / "weights.bin").write_bytes(bytes(10_000))
+    (tmp_path / "in").mkdir()
+    path = old_export(tmp_path / "in" / "m.onnx")
+    model = onnx.load(path)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SourceError, match="outside its folder"):
+        load(path)
+
+
+# ---------------------------------------------------------------- save
+
+
+def test_save_drops_what_differs_between_two_machines(tmp_path):
+    models = []
+    for machine in ("alice", "bob"):
+        model = load(old_export(tmp_path / "m.onnx"))
+        model.producer_name, model.producer_version, model.doc_string = machine, machine, machine
+        model.graph.doc_string = machine
+        model.metadata_props["trace"] = model.graph.metadata_props["trace"] = f"/home/{machine}/train.py"
+        for node in model.graph:
+            node.doc_string = node.metadata_props["trace"] = f"/home/{machine}/train.py"
+            for value in node.outputs:
+                value.metadata_props["trace"] = f"/home/{machine}"
+        for value in model.graph.initializers.values():
+            value.metadata_props["trace"] = machine
+            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name, doc_string=machine)
+        model.graph[0].attributes["strides"] = ir.AttrInt64s("strides", [2, 2], doc_string=machine)
+        if machine == "bob":  # another order of the attributes
+            model.graph[0].attributes["pads"] = model.graph[0].attributes.pop("pads")
+        save(model, tmp_path / f"{machine}.onnx")
+        assert model.producer_name == machine  # the model itself is left as it was
+        assert model.graph[0].doc_string == f"/home/{machine}/train.py"
+        models.append((tmp_path / f"{machine}.onnx").read_bytes())
+    assert models[0] == models[1]
+    assert b"alice" not in models[0]
+    assert b"octavo" in models[0]
+    np.testing.assert_array_equal(run(tmp_path / "bob.onnx", IMAGE)[0], run(tmp_path / "m.onnx", IMAGE)[0])
+
+
+def test_save_drops_traces_inside_subgraphs(tmp_path):
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[2] x, bool c) => (float[2] y) {
+        y = If (c) <then_branch = a () => (float[2] o) { o = Neg(x) }, else_branch = b () => (float[2] p) { p = Abs(x) }> }"""
+    )
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        node.metadata_props["trace"] = "/home/alice"
+        node.doc_string = "/home/alice"
+    save(model, tmp_path / "m.onnx")
+    assert b"alice" not in (tmp_path / "m.onnx").read_bytes()
+
+
+def test_save_puts_weights_inside_and_above_the_limit_beside(tmp_path):
+    path = old_export(tmp_path / "m.onnx", external="weights.bin")
+    expected = run(path, IMAGE)[0]
+    model = load(path)
+    (tmp_path / "one").mkdir()
+    save(model, tmp_path / "one" / "model.onnx")
+    assert [file.name for file in (tmp_path / "one").iterdir()] == ["model.onnx"]
+    np.testing.assert_array_equal(run(tmp_path / "one" / "model.onnx", IMAGE)[0], expected)
+    assert weight_bytes(model) == 4 * (8 * 27 + 4 * 8)
+    model = load(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("octavo.graph.io.SMALL_TENSOR", 100)
+        for folder in ("two", "three"):
+            (tmp_path / folder).mkdir()
+            save(model, tmp_path / folder / "model.onnx", inline_limit=weight_bytes(model) - 1)
+    assert sorted(file.name for file in (tmp_path / "two").iterdir()) == ["model.data", "model.onnx"]
+    assert (tmp_path / "two" / "model.data").stat().st_size >= 4 * 8 * 27
+    for name in ("model.onnx", "model.data"):
+        assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "three" / name).read_bytes()
+    np.testing.assert_array_equal(run(tmp_path / "two" / "model.onnx", IMAGE)[0], expected)
+    # What was written is read and written again unchanged.
+    save(load(tmp_path / "one" / "model.onnx"), tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "one" / "model.onnx").read_bytes()
+
+
+# ---------------------------------------------------------------- clean and its passes
+
+
+@pytest.mark.parametrize("external", [None, "weights.bin"])
+@pytest.mark.parametrize("opset", [18, 21, 23])
+def test_clean_brings_an_old_export_up_without_changing_its_outputs(tmp_path, opset, external):
+    path = old_export(tmp_path / "m.onnx", external=external)
+    model = load(path)
+    notes = clean(model, opset)
+    assert model.opset_imports == {"": opset}
+    assert [value.name for value in model.graph.inputs] == ["input"]
+    assert not {"Constant", "Identity", "Neg"} & {node.op_type for node in model.graph}
+    names = [node.name for node in model.graph]
+    assert all(names)
+    assert len(set(names)) == len(names)
+    assert "Conv_1" in names
+    assert model.graph.node("Conv_1").outputs[0].shape == [1, 8, 8, 8]
+    assert any("5 initializers were listed among the inputs" in note for note in notes)
+    assert f"opset converted from 9 to {opset}" in notes
+    (tmp_path / "out").mkdir()
+    save(model, tmp_path / "out" / "model.onnx")
+    np.testing.assert_allclose(run(tmp_path / "out" / "model.onnx", IMAGE)[0], run(path, IMAGE)[0], atol=1e-6)
+    onnx.checker.check_model(tmp_path / "out" / "model.onnx", full_check=True)
+
+
+def test_clean_twice_changes_nothing_and_gives_the_same_bytes(tmp_path):
+    model = load(old_export(tmp_path / "m.onnx"))
+    clean(model, 18)
+    save(model, tmp_path / "once.onnx")
+    assert clean(model, 18) == []
+    save(model, tmp_path / "twice.onnx")
+    assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "twice.onnx").read_bytes()
+
+
+def test_clean_reads_ir_version_3_where_initializers_had_to_be_inputs(tmp_path):
+    path = old_export(tmp_path / "m.onnx", opset=8, ir_version=3)
+    model = load(path)
+    clean(model, 18)
+    assert model.ir_version == 8  # what opset 18 came with
+    save(model, tmp_path / "new.onnx")
+    np.testing.assert_allclose(run(tmp_path / "new.onnx", IMAGE)[0], run(path, IMAGE)[0], atol=1e-6)
+
+
+def test_clean_leaves_a_higher_opset_alone():
+    model = text('<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')
+    clean(model, 18)
+    assert model.opset_imports[""] == 21
+
+
+def test_clean_inlines_functions_and_keeps_runtime_domains(tmp_path):
+    model = text(
+        """<ir_version: 8, opset_import: ["": 13, "com.microsoft": 1, "mine": 1]>
+        g (float[2] x) => (float[2] y) { [a] t = mine.twice(x) [b] u = com.microsoft.Gelu(t) [c] y = Neg(u) }
+        <domain: "mine", opset_import: ["": 13]> twice (x) => (y) { y = Add(x, x) }"""
+    )
+    save(model, tmp_path / "m.onnx")
+    check_supported(model)
+    notes = clean(model, 18)
+    assert [node.op_type for node in model.graph] == ["Add", "Gelu", "Neg"]
+    assert model.opset_imports == {"": 18, "com.microsoft": 1}
+    assert any("1 model-local functions inlined" in note for note in notes)
+    save(model, tmp_path / "new.onnx")
+    x = np.array([0.3, -2], np.float32)
+    np.testing.assert_allclose(run(tmp_path / "new.onnx", x)[0], run(tmp_path / "m.onnx", x)[0], atol=1e-6)
+
+
+def test_clean_refuses_an_invalid_graph():
+    model = text('<ir_version: 8, opset_import: ["": 18]> g (float[2,2] x) => (float[2,2] y) { y = Neg<slope = 3>(x) }')
+    with pytest.raises(SourceError, match=r"not valid ONNX.*slope"):
+        clean(model, 18)
+
+
+@pytest.mark.parametrize(
+    ("opset", "op"),
+    [
+        (7, 'Upsample<mode="linear", scales=[1.0, 1.0, 2.0, 2.0]>(x)'),
+        (7, 'Upsample<mode="nearest", scales=[1.0, 1.0, 1.5, 1.5]>(x)'),
+        (9, 'Upsample<mode="linear">(x, s)'),
+        (10, 'Resize<mode="linear">(x, s)'),
+        (10, 'Resize<mode="nearest">(x, s)'),
+        (11, 'Resize<mode="linear", coordinate_transformation_mode="align_corners">(x, e, s)'),
+    ],
+)
+def test_opset_up_keeps_the_pixels_of_old_upsampling(tmp_path, opset, op):
+    model = text(
+        f"""<ir_version: 7, opset_import: ["": {opset}]> g (float[1,2,4,4] x) => (float[a,b,c,d] y)
+        <float[4] s = {{1, 1, 1.5, 1.5}}, float[0] e = {{}}> {{ y = {op} }}"""
+    )
+    save(model, tmp_path / "m.onnx")
+    image = np.random.default_rng(0).random((1, 2, 4, 4), np.float32)
+    expected = run(tmp_path / "m.onnx", image)[0]
+    clean(model, 18)
+    save(model, tmp_path / "new.onnx")
+    np.testing.assert_allclose(run(tmp_path / "new.onnx", image)[0], expected, atol=1e-6)
+
+
+def test_opset_up_reaches_into_subgraphs(tmp_path):
+    model = text(
+        """<ir_version: 7, opset_import: ["": 11]> g (float[1,4] x) => (float[4] y) <bool c = {1}> {
+        y = If (c) <then_branch = a () => (float[4] o) { o = Squeeze<axes=[0]>(x) },
+                    else_branch = b () => (float[4] p) { n = Neg(x) p = Squeeze<axes=[0]>(n) }> }"""
+    )
+    save(model, tmp_path / "m.onnx")
+    x = np.arange(4, dtype=np.float32)[None]
+    expected = run(tmp_path / "m.onnx", x)[0]
+    clean(model, 18)
+    save(model, tmp_path / "new.onnx")
+    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x)[0], expected)
+
+
+def test_opset_up_fails_loudly_naming_the_opsets(capfd):
+    # A GroupNormalization whose input has no known rank: onnxscript's converter only warns and leaves it at its old meaning.
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>
+        g (float[1,4,2] x, float[2] s, float[2] b) => (float[1,4,2] y) {
+        t = com.microsoft.Unknowable(x) y = GroupNormalization<num_groups=2>(t, s, b) }"""
+    )
+    with pytest.raises(SourceError, match="from opset 18 to 21"):
+        OpsetUpPass(21)(model)
+    # ONNX's own converter knows no way up for this one.
+    model = text('<ir_version: 3, opset_import: ["": 6]> g (float[2] x) => (float[2] y) { y = NoSuchOp(x) }')
+    with pytest.raises(SourceError, match="from opset 6 to 18"):
+        OpsetUpPass(18)(model)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_opset_up_converts_group_normalization_whose_shape_must_be_inferred(tmp_path):
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[1,4,6] x) => (float[1,4,6] y)
+        <float[2] s = {1.5, 0.5}, float[2] b = {0.25, -1}> { t = Neg(x) y = GroupNormalization<num_groups=2>(t, s, b) }"""
+    )
+    save(model, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 4, 6)).astype(np.float32)
+    OpsetUpPass(21)(model)
+    save(model, tmp_path / "new.onnx")
+    np.testing.assert_allclose(run(tmp_path / "new.onnx", x)[0], run(tmp_path / "m.onnx", x)[0], atol=1e-5)
+
+
+def test_node_names_are_unique_and_do_not_depend_on_the_position():
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y) {
+        a = Neg(x) [same] b = Abs(a) [same] y = Neg(b) }"""
+    )
+    assert NodeNamesPass()(model).modified
+    assert [node.name for node in model.graph] == ["Neg_a", "same", "same_1"]
+    assert not NodeNamesPass()(model).modified
+
+
+def test_scope_names_follow_the_modules():
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[1,2,4,4] input) => (float[1,2,4,4] output)
+        <float[2,2,1,1] "stem.conv.weight" = {1,2,3,4}> {
+        [n0] getitem = Conv(input, "stem.conv.weight") [n1] r = Relu(getitem) [n2] s = Relu(r)
+        [n3] a, b = Split<axis=1, num_outputs=2>(s) [n4] c = Concat<axis=1>(b, a) [n5] output = Neg(c) }"""
+    )
+    # The convolution carries the scope of the BatchNorm that was folded into it.
+    scopes = [["", "stem", "stem.bn", "batch_norm"], ["", "stem", "relu"], ["", "stem", "relu_1"], ["", "split"], ["", "cat"], None]
+    for node, scope in zip(model.graph, scopes, strict=True):
+        if scope:
+            node.metadata_props[SCOPES] = str(scope)
+    ScopeNamesPass()(model)
+    assert [node.name for node in model.graph] == ["stem.conv/Conv", "stem/Relu", "stem/Relu_1", "Split", "Concat", "n5"]
+    outputs = [[value.name for value in node.outputs] for node in model.graph]
+    assert outputs == [["stem.conv/Conv"], ["stem/Relu"], ["stem/Relu_1"], ["a", "b"], ["Concat"], ["output"]]
+    assert list(model.graph.initializers) == ["stem.conv.weight"]
+
+
+def test_infer_shapes_names_a_contradiction_and_infers_the_rest():
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[2,3] x, float[2,3] w) => (float[n] y, float[2,3] z) {
+        y = MatMul(x, w) t = Neg(x) z = Neg(t) }"""
+    )
+    infer = InferShapesPass()
+    infer(model)
+    assert "Incompatible dimensions for matrix multiplication" in infer.problem
+    assert model.graph[1].outputs[0].shape == [2, 3]
+    assert any("Incompatible dimensions" in note for note in clean(model, 18))
+    fine = InferShapesPass()
+    fine(text('<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { t = Neg(x) y = Neg(t) }'))
+    assert fine.problem == ""
+
+
+# ---------------------------------------------------------------- batch
+
+
+def freed(model, path):
+    assert DynamicBatchPass(image_input(model))(model).modified
+    save(model, path)
+    onnx.checker.check_model(path, full_check=True)
+    return path
+
+
+BATCHED = {
+    "reshape whose data starts with the batch": "t = Relu(x) y = Reshape(t, keep)",
+    "reshape with a -1 of its own": "t = Relu(x) y = Reshape(t, rest)",
+    "reshape that merges the batch before": "t = Reshape(x, merged) y = Reshape(t, keep)",
+    "resize to constant sizes": 'y = Resize<mode="linear">(x, , , sizes)',
+    "one shape for two": "t = Reshape(x, keep) u = Neg(t) y = Reshape(u, keep)",
+}
+
+
+@pytest.mark.parametrize("body", BATCHED.values(), ids=BATCHED.keys())
+def test_batch_makes_each_image_of_a_batch_what_it_is_alone(tmp_path, body):
+    model = text(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[1,4,4,6] x) => (float[1,b,c,d] y)
+        <int64[4] keep = {{1, 2, 8, 6}}, int64[4] rest = {{1, -1, 2, 6}},
+        int64[2] merged = {{-1, 6}}, int64[4] sizes = {{1, 4, 7, 9}}>
+        {{ {body} }}"""
+    )
+    clean(model, 18)
+    save(model, tmp_path / "fixed.onnx")
+    path = freed(model, tmp_path / "free.onnx")
+    images = np.random.default_rng(0).standard_normal((3, 4, 4, 6)).astype(np.float32)
+    alone = np.concatenate([run(tmp_path / "fixed.onnx", image[None])[0] for image in images])
+    np.testing.assert_allclose(run(path, images)[0], alone, atol=1e-6)
+    np.testing.assert_allclose(run(path, images[:1])[0], alone[:1], atol=1e-6)
+    assert [str(value.shape[0]) for value in (*model.graph.inputs, *model.graph.outputs)] == ["batch", "batch"]
+    assert load(path).graph.outputs[0].shape[0] == "batch"
+
+
+def test_batch_repairs_the_old_export(tmp_path):
+    path = old_export(tmp_path / "m.onnx")
+    model = load(path)
+    clean(model, 18)
+    free = freed(model, tmp_path / "free.onnx")
+    pair = np.concatenate([IMAGE, -IMAGE])
+    alone = np.concatenate([run(path, image[None])[0] for image in pair])
+    np.testing.assert_allclose(run(free, pair)[0], alone, atol=1e-6)
+
+
+def test_batch_leaves_a_symbolic_batch_and_a_constants_shape_alone(tmp_path):
+    model = text('<ir_version: 8, opset_import: ["": 18]> g (float[N,3,4,4] x) => (float[N,3,4,4] y) { y = Neg(x) }')
+    assert not DynamicBatchPass(image_input(model))(model).modified
+    assert model.graph.inputs[0].shape[0] == "N"
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[1,2,2,2] x) => (float[1,2,2,2] y)
+        <float[4] grid = {1, 2, 3, 4}, int64[4] shape = {1, 1, 2, 2}> { g = Reshape(grid, shape) y = Add(x, g) }"""
+    )
+    free = freed(model, tmp_path / "free.onnx")
+    images = np.zeros((2, 2, 2, 2), np.float32)
+    assert run(free, images)[0].tolist() == np.broadcast_to([[1, 2], [3, 4]], (2, 2, 2, 2)).tolist()
+
+
+def test_batch_refuses_an_output_without_a_batch():
+    model = text(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[1,3,4,4] x) => (float[3,4,4] y) <int64[1] a = {0}> { y = Squeeze(x, a) }'
+    )
+    with pytest.raises(SourceError, match=r"'y'.*no batch dimension") as caught:
+        DynamicBatchPass(image_input(model))(model)
+    assert "dynamic_batch: false" in caught.value.mend
+    assert model.graph.inputs[0].shape[0] == 1
+
+
+# ---------------------------------------------------------------- questions
+
+
+def test_custom_ops_are_named_with_their_domain_and_node():
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18, "trt": 1, "com.microsoft": 1, "mine": 1]>
+        g (float[2] x, bool c) => (float[2] y) {
+        [nms] t = trt.EfficientNMS_TRT(x) [gelu] u = com.microsoft.Gelu(t) [typo] v = NotAnOp(u) [call] w = mine.wrap(v)
+        [if] y = If (c) <then_branch = a () => (float[2] o) { [deep] o = trt.Plugin(w) },
+        else_branch = b () => (float[2] p) { p = Neg(w) }> }
+        <domain: "mine", opset_import: ["": 18, "trt": 1]> wrap (x) => (y) { [inside] y = trt.Hidden(x) }"""
+    )
+    assert custom_ops(model) == [
+        ("trt", "EfficientNMS_TRT", "nms"),
+        ("", "NotAnOp", "typo"),
+        ("trt", "Plugin", "deep"),
+        ("trt", "Hidden", "inside"),
+    ]
+    with pytest.raises(SourceError, match=r"'EfficientNMS_TRT' of domain 'trt' \(node 'nms'\)") as caught:
+        check_supported(model)
+    assert "unknown to ONNX Runtime cannot be run here" in caught.value.problem
+
+
+def test_an_operator_newer_than_the_models_opset_is_custom():
+    body = "g (float[2] x) => (float[2] y) { [n] y = Gelu(x) }"  # in ONNX since opset 20
+    assert custom_ops(text(f'<ir_version: 8, opset_import: ["": 18]> {body}')) == [("", "Gelu", "n")]
+    assert custom_ops(text(f'<ir_version: 9, opset_import: ["": 20]> {body}')) == []
+
+
+def graph_with_inputs(inputs):
+    return text(f'<ir_version: 8, opset_import: ["": 18]> g ({inputs}) => (float[1] y) <float[1] k = {{1}}> {{ y = Identity(k) }}')
+
+
+def test_image_input_picks_the_only_image_or_the_named_one():
+    both = graph_with_inputs("float[1,3,4,4] image, float[1,2] size, int64[1,3,4,4] ids")
+    assert image_input(both).name == "image"
+    assert image_input(graph_with_inputs("uint8[1,4,4,3] raw")).name == "raw"
+    assert image_input(graph_with_inputs("float[1,3,4,4] a, float[1,3,4,4] b"), "b").name == "b"
+    assert image_input(graph_with_inputs("float[1,3,4] flat"), "flat").name == "flat"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name", "says"),
+    [
+        ("int64[1,3] ids", None, r"no float input.*ids int64 \[1, 3\]"),
+        ("float[1,3] vector", None, "four dimensions.*vector"),
+        ("float[1,3,4,4] a, float[1,3,4,4] b", None, r"several inputs.*a float.*b float"),
+        ("float[1,3,4,4] a", "c", "no input 'c'.*a float"),
+        ("float[1,3,4,4] a, int64[2] b", "b", "'b' takes no image"),
+    ],
+)
+def test_image_input_lists_the_inputs_when_it_cannot_choose(inputs, name, says):
+    with pytest.raises(SourceError, match=says):
+        image_input(graph_with_inputs(inputs), name)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("y = Neg(x)", False),
+        ("q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)", True),
+        ("q, t, u = DynamicQuantizeLinear(x) y = Cast<to=1>(q)", True),
+        ("y = com.microsoft.QLinearSigmoid(x, s, z, s, z)", True),
+    ],
+)
+def test_is_quantized(body, expected):
+    model = text(
+        f"""<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]> g (float[2] x) => (float[2] y)
+        <float s = {{0.1}}, uint8 z = {{3}}> {{ {body} }}"""
+    )
+    assert is_quantized(model) is expected
