@@ -10,11 +10,13 @@ VENV ?= .venv
 READY := $(VENV)/.ready-$(EXTRA)
 IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 
-.PHONY: repro test lint format lock clean
+.PHONY: repro setup test lint format lock clean
 
 repro: $(READY)
 	@$(IN_VENV) OCTAVO_RUN="$(RUN)" dvc repro $(STAGES)
 	@$(IN_VENV) python stages/report.py
+
+setup: $(READY)
 
 test: $(READY)
 	@$(IN_VENV) python -m pytest $(ARGS)
@@ -34,9 +36,9 @@ $(READY): requirements/$(EXTRA).txt requirements/demo.txt requirements/bootstrap
 	@echo "setting up $(VENV) ($(EXTRA)) ..."
 	@test -x "$(VENV)/bin/python" || $(PYTHON) -m venv "$(VENV)"
 	@"$(VENV)/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
-	@"$(VENV)/bin/uv" pip install -q --native-tls --python "$(VENV)/bin/python" --require-hashes -r requirements/$(EXTRA).txt \
+	@"$(VENV)/bin/uv" pip install -q --native-tls --compile-bytecode --python "$(VENV)/bin/python" --require-hashes -r requirements/$(EXTRA).txt \
 		|| "$(VENV)/bin/python" -m pip install -q --require-hashes -r requirements/$(EXTRA).txt
-	@"$(VENV)/bin/uv" pip install -q --native-tls --python "$(VENV)/bin/python" --no-deps --require-hashes -r requirements/demo.txt \
+	@"$(VENV)/bin/uv" pip install -q --native-tls --compile-bytecode --python "$(VENV)/bin/python" --no-deps --require-hashes -r requirements/demo.txt \
 		|| "$(VENV)/bin/python" -m pip install -q --no-deps --require-hashes -r requirements/demo.txt
 	@"$(VENV)/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@rm -f "$(VENV)"/.ready-* && touch "$(READY)"

@@ -257,7 +257,7 @@ class TestReport:
         **{"int8.cpu.t2.b1.median_ms": 5.0, "int8.cpu.t2.b1.images_per_s": 200.0, "int8.cpu.t2.b1.speedup": 2.0},
     }
 
-    def test_rows_take_the_most_threads_and_leave_gaps(self):
+    def test_rows_take_the_fastest_setting_and_leave_gaps(self):
         fp32, int8 = rows(self.accuracy, self.latency)
         assert fp32[HEADINGS.index("Top-1")] == "0.900"
         assert fp32[HEADINGS.index("gates")] == "-"
