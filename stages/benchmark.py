@@ -16,7 +16,7 @@ from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.benchmark import latencies, load_ms, peak_memory_mib
 from octavo.runtime.host import fingerprint
-from octavo.runtime.session import session_config
+from octavo.runtime.session import session_config, session_warning
 
 
 def main() -> None:
@@ -69,6 +69,8 @@ def main() -> None:
             f"{variant}.peak_memory_mib": round(peak_memory_mib(path, feeds, provider=settings.providers[0], threads=largest), 1),
         }
     write_json(metrics_dir(chosen.model) / "latency.json", record)
+    if session_warning():
+        say(f"note: {session_warning()}")
     say(f"{metrics_dir(chosen.model) / 'latency.json'}: {len(paths)} variants, {len(plan)} settings, host {record['host.id']}")
 
 

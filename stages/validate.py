@@ -19,7 +19,7 @@ from octavo.images.dataset import Images, open_set, refuse_overlap
 from octavo.layout import calibration_dir, metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, track
-from octavo.runtime.session import Session
+from octavo.runtime.session import Session, session_warning
 from octavo.tasks.classification import number_of_classes
 
 
@@ -61,6 +61,8 @@ def main() -> None:
     for key, value in record.items():
         if ".gate." in key and value != "pass":
             say(f"gate {key}: {value}")
+    if session_warning():
+        say(f"note: {session_warning()}")
     say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
 
 

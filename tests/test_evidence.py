@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from octavo.calibration.collector import collect
 from octavo.errors import DataError, ModelRunError
 from octavo.evidence.bootstrap import Interval, paired_ratio
-from octavo.evidence.fidelity import SQNR_CAP, Fidelity, cosine, sqnr_db
+from octavo.evidence.fidelity import Fidelity, cosine
 from octavo.evidence.gates import judge, judge_interval
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.report import HEADINGS, markdown, rows, tradeoff
@@ -20,6 +20,7 @@ from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.params.grammar import Classification, Int8, Validate
 from octavo.quantization.int8 import quantize_static
+from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.session import Session
 from octavo.tasks.classification import ClassificationScore, class_scores
 

@@ -18,8 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import QuantizationError
 from octavo.quantization.fp16 import Fp16Result, convert, quantize_fp16
-from octavo.quantization.fp16.measure import SQNR_CAP, Loss, as_fed, rounded_everywhere
+from octavo.quantization.fp16.measure import Loss, as_fed, rounded_everywhere
 from octavo.quantization.select import select
+from octavo.runtime.noise import SQNR_CAP
 from octavo.runtime.session import Session
 
 F32, F16, I64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64

@@ -135,6 +135,24 @@ class TestBadModels:
         onnx.save(small_network(seed=5), "models/small/fp32/model.onnx")
         refuse("calibrate", "is not the file that its manifest describes")
 
+    @pytest.mark.slow
+    def test_weights_that_do_not_fit_the_architecture(self, project):
+        Path("network.py").write_text(
+            "import torch\n\ndef build(width):\n    return torch.nn.Sequential(torch.nn.Conv2d(3, width, 3))\n"
+        )
+        make = "import torch, network; torch.save(network.build(4).state_dict(), 'weights.pth')"
+        subprocess.run([sys.executable, "-c", make], check=True, env={**os.environ, "PYTHONPATH": "."})
+        source = {"kind": "torch", "entry": "network:build", "args": {"width": 8}, "file": "weights.pth"}
+        params(source=source)
+        refuse(
+            "export", "weights.pth: the weights do not fit the module", "0.weight ([4, 3, 3, 3] in the file, [8, 3, 3, 3] in the"
+        )
+        params(source={**source, "entry": "nowhere:build"})
+        refuse("export", "the module 'nowhere' of `source.entry` cannot be found")
+        Path("weights.pth").write_bytes(b"no weights")
+        params(source=source)
+        refuse("export", "weights.pth: is truncated or not a torch file")
+
 
 class TestBadImages:
     def test_truncated_under_both_policies(self, project):

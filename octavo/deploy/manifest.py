@@ -12,7 +12,7 @@ from octavo.files import read_json, sha256_bytes, sha256_file, write_json
 from octavo.layout import MANIFEST, MODEL
 from octavo.params.grammar import Block, ModelSpec
 from octavo.runtime.host import fingerprint, versions
-from octavo.runtime.session import Session
+from octavo.runtime.session import Session, session_config
 
 __all__ = ["block_hash", "model_bytes", "read_manifest", "write_manifest"]
 
@@ -59,6 +59,8 @@ def write_manifest(
         "made": dict(made),
         "versions": {"octavo": importlib.metadata.version("octavo"), **versions()},
         "host": fingerprint(),
+        # What ONNX Runtime had to be told on that machine for right INT8 results; a service on such a machine needs it too.
+        "session": session_config(),
     }
     write_json(folder / MANIFEST, manifest)
     return manifest

@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["SQNR_CAP", "Fidelity", "cosine", "sqnr_db"]
+from octavo.runtime.noise import sqnr_db
 
-# Identical outputs have no noise; JSON has no infinity.
-SQNR_CAP = 200.0
-
-
-def sqnr_db(signal: float, noise: float) -> float:
-    """Signal to quantization noise ratio in dB from two sums of squares, capped at `SQNR_CAP`; 0 for no signal."""
-    if noise == 0:
-        return SQNR_CAP
-    return float(np.clip(10 * np.log10(signal / noise), -SQNR_CAP, SQNR_CAP)) if signal > 0 else 0.0
+__all__ = ["Fidelity", "cosine"]
 
 
 def cosine(first: np.ndarray, second: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.evidence.fidelity import sqnr_db
+from octavo.runtime.noise import sqnr_db
 from octavo.runtime.tensors import read_tensors
 
 __all__ = ["LayerNoise", "layer_noise"]

@@ -12,7 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _state
 from octavo.errors import ModelRunError
 from octavo.runtime.host import has_vnni
 
-__all__ = ["PROVIDERS", "Session", "available_providers", "session_config"]
+__all__ = ["PROVIDERS", "Session", "available_providers", "session_config", "session_warning"]
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 LEVELS = {
@@ -42,6 +42,16 @@ def session_config() -> dict[str, str]:
     falls from 19 dB to 7 dB. `session.x64quantprecision` makes it take uint8 x uint8 kernels there: exact, and slower.
     """
     return {} if has_vnni() else {"session.x64quantprecision": "1"}
+
+
+def session_warning() -> str | None:
+    """What a user of this machine must know about INT8 on it, or None."""
+    if not session_config():
+        return None
+    return (
+        "this CPU has no VNNI: INT8 runs with session.x64quantprecision=1 here (exact, slower). A service on such a CPU without "
+        "that session entry loses accuracy by saturation; set it there, or quantize with int8.target: cpu-no-vnni"
+    )
 
 
 class Session:

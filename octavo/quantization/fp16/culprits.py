@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
-from octavo.quantization.fp16.measure import SQNR_CAP, Loss
+from octavo.quantization.fp16.measure import Loss
 from octavo.quantization.fp16.schema import subgraphs
+from octavo.runtime.noise import SQNR_CAP
 
 __all__ = ["culprits"]
 

@@ -10,12 +10,11 @@ import onnx_ir as ir
 
 from octavo.errors import ModelRunError
 from octavo.quantization.fp16.prepare import ONNX, unique
+from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.tensors import float_activations, read_tensors
 
-__all__ = ["SQNR_CAP", "Loss", "as_fed", "compare", "reach", "rounded_everywhere"]
+__all__ = ["Loss", "as_fed", "compare", "reach", "rounded_everywhere"]
 
-# Equal tensors have no noise, and JSON has no infinity.
-SQNR_CAP = 200.0
 Feeds = dict[str, np.ndarray]
 
 
@@ -53,9 +52,7 @@ class Loss:
         """10 log10(signal / noise), within +-SQNR_CAP; -SQNR_CAP where values are broken."""
         if self.broken:
             return -SQNR_CAP
-        if self.noise == 0 or not self.comparable:
-            return SQNR_CAP
-        return float(np.clip(10 * np.log10(self.signal / self.noise), -SQNR_CAP, SQNR_CAP)) if self.signal > 0 else 0.0
+        return sqnr_db(self.signal, self.noise) if self.comparable else SQNR_CAP
 
 
 def reach(model: ir.Model, feeds: Sequence[Feeds]) -> dict[str, float]:
