@@ -145,7 +145,20 @@ class TestCorrection:
         steps = np.abs(weights).max(axis=(1, 2, 3)) / 127
         assert (np.abs(rounded - weights).max(axis=(1, 2, 3)) <= steps / 2 * 1.001).all()
         assert np.array_equal(rounded_weights(-weights, 0, per_channel=True, bits=8), -rounded)
-        assert not rounded_weights(np.zeros((2, 2), np.float32), 0, per_channel=True, bits=8).any()
+
+    @pytest.mark.parametrize("value", [0.0, 1e-41, 1e-44, 5e-37])
+    def test_a_dead_channel_becomes_zero_and_nothing_becomes_nan(self, value, statistics):
+        weights = GENERATOR.standard_normal((4, 3, 3, 3)).astype(np.float32)
+        weights[1] = value
+        rounded = rounded_weights(weights, 0, per_channel=True, bits=8)
+        assert np.abs(rounded[1]).max() <= 1.01 * value
+        assert np.isfinite(rounded).all()
+        dead = small_network().graph.initializer[0]
+        stem = onh.to_array(dead).copy()
+        stem[2] = value
+        network = inferred(small_network(weights={"stem.weight": stem}))
+        for result in (quantize_static(network, statistics, Int8()), quantize_dynamic(network, Int8(), statistics)):
+            assert np.isfinite(run(result.model, {"image": IMAGES[0]})).all()
 
     def test_the_mean_of_a_layer_s_output_comes_back(self, model, statistics):
         # Weights replaced by their rounded form: without correction the channel means drift, with it they return.

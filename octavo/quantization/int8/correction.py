@@ -30,8 +30,9 @@ def weight_codes(weights: np.ndarray, axis: int, *, per_channel: bool, bits: int
     """
     others = tuple(place for place in range(weights.ndim) if place != axis) if per_channel else None
     limit = 127 if bits == 8 else 64
-    top = np.abs(weights).max(axis=others, keepdims=True)
-    scale = np.where(top > 0, top / np.float32(limit), np.float32(1)).astype(np.float32)
+    scale = (np.abs(weights).max(axis=others, keepdims=True) / np.float32(limit)).astype(np.float32)
+    # Dead channels hold zeros, or weight decay's leftovers near 1e-41, whose scale would be 0: they become exact zeros.
+    scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(1), scale)
     return np.clip(np.rint(weights / scale), -limit, limit), scale
 
 
