@@ -1,0 +1,88 @@
+"""`data:` which images; and data/sources.yaml, what `prepare` copies out of packages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from octavo.params.block import Block, Fraction, Positive
+
+__all__ = [
+    "Data",
+    "ImageSet",
+    "Packaged",
+    "PackagedSets",
+    "Split",
+]
+
+
+class Split(Block):
+    """A part of one folder: the images whose place in a seeded, class-stratified order lies in [start, stop) of 0..1.
+
+    Two parts that do not overlap never share an image, and identical files (by content) always fall on the same side.
+    """
+
+    start: Fraction = 0.0
+    stop: Fraction = 1.0
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Split:
+        if self.start >= self.stop:
+            raise ValueError(f"start {self.start} must be below stop {self.stop}")
+        return self
+
+
+class ImageSet(Block):
+    """Images of one purpose."""
+
+    # folder: every image below `path`, no labels. imagefolder: <path>/<class>/<image>; a folder named `unlabelled` counts for
+    # fidelity only. The others are read by the task they belong to.
+    format: Literal["folder", "imagefolder", "coco", "yolo", "voc", "masks", "identities"]
+    path: str
+    # imagefolder: a JSON map from folder name to class index; without it <path>/classes.json, folder names that are whole
+    # numbers, or their alphabetical order. Other formats: their annotation file.
+    annotations: str | None = None
+    split: Split | None = None
+    # Take at most this many images, chosen by `seed`.
+    limit: Positive | None = None
+    seed: int = 0
+
+
+class Data(Block):
+    """Which images; calibration, validation and training never share one (by content)."""
+
+    calibration: ImageSet
+    validation: ImageSet
+    train: ImageSet | None = None
+    on_bad_image: Literal["error", "skip"] = "error"
+
+
+class Packaged(Block):
+    """A file that an installed package ships."""
+
+    package: str
+    # Its path as the package lists it.
+    file: str
+    # Author and terms, for data/<set>/SOURCES.md.
+    licence: str
+    # Where it goes inside the set: a file's path for a copy, a folder for crops.
+    to: str
+    # 0: copied as it is. n: n seeded square crops of the photo, each as a PNG.
+    crops: Annotated[int, Field(ge=0)] = 0
+    # Shortest side of a crop, in pixels.
+    least: Positive = 224
+
+    @field_validator("to")
+    @classmethod
+    def _inside(cls, to: str) -> str:
+        if to.startswith("/") or ".." in to.split("/"):
+            raise ValueError(f"`to` {to!r} must stay inside the set's folder")
+        return to
+
+
+class PackagedSets(Block):
+    """Set name (a folder below data/) to its files."""
+
+    sets: dict[str, list[Packaged]] = Field(min_length=1)

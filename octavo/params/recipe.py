@@ -1,0 +1,94 @@
+"""The stages' own blocks: `calibrate`, `fp16`, `int8`, `qat`, `validate`, `benchmark`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from octavo.params.block import Block, Fraction, Positive
+
+__all__ = [
+    "Benchmark",
+    "Calibrate",
+    "Fp16",
+    "Gates",
+    "Int8",
+    "Qat",
+    "Validate",
+]
+
+
+class Calibrate(Block):
+    """Which images the statistics are made from."""
+
+    samples: Positive = 200
+    seed: int = 0
+
+
+class Fp16(Block):
+    """Half-precision weights and activations."""
+
+    # true: inputs and outputs stay float32, so that callers change nothing.
+    keep_io: bool = True
+    # Node names, op types or shell patterns that stay in float32.
+    keep_float: tuple[str, ...] = ()
+
+
+class Int8(Block):
+    """Static and dynamic INT8."""
+
+    # cpu: uint8 activations x int8 weights, for x86 with VNNI. cpu-no-vnni: 7-bit weights, so that AVX2 does not saturate.
+    target: Literal["cpu", "cpu-no-vnni"] = "cpu"
+    format: Literal["qdq", "qoperator"] = "qdq"
+    method: Literal["minmax", "percentile", "entropy", "mse"] = "mse"
+    # For method 'percentile': the share of values, in percent, that the range covers (half of the rest cut on each side).
+    percentile: Annotated[float, Field(gt=50, le=100)] = 99.99
+    per_channel: bool = True
+    # Symmetric activations (zero point 128); costs half the range behind ReLU.
+    symmetric: bool = False
+    # bias: each layer's bias takes back the mean shift that rounding its weights causes.
+    correction: Literal["none", "bias"] = "bias"
+    # Node names, op types or shell patterns that stay in float32, each must match a node.
+    keep_float: tuple[str, ...] = ()
+
+
+class Qat(Block):
+    """Quantization-aware training; its settings come with the stage."""
+
+    enabled: Literal[False] = False
+
+
+class Gates(Block):
+    """Bounds that a quantized variant must keep; `validate` writes pass, fail or inconclusive for each."""
+
+    # The task's metric relative to FP32's.
+    retained: Fraction = 0.99
+    # Mean cosine of the raw outputs to FP32's.
+    similarity: Annotated[float, Field(ge=-1, le=1)] = 0.995
+    # The variants that are held to them.
+    variants: tuple[Literal["fp16", "int8", "int8_dynamic"], ...] = ("fp16", "int8")
+
+
+class Validate(Block):
+    """What is proved, and how surely."""
+
+    gates: Gates = Gates()
+    # Resamples of the paired bootstrap over images, and its seed.
+    bootstrap: Annotated[int, Field(ge=100)] = 2000
+    seed: int = 0
+    # Images on which every layer of the INT8 model is compared with FP32.
+    layer_samples: Positive = 8
+
+
+class Benchmark(Block):
+    """What is timed; each combination of provider, threads and batch is one measurement per variant."""
+
+    providers: tuple[Literal["cpu", "cuda"], ...] = ("cpu",)
+    threads: tuple[Positive, ...] = (1, 2)
+    batch: tuple[Positive, ...] = (1,)
+    # Square input sizes, for graphs whose height and width are dynamic; empty: the input's own size.
+    resolutions: tuple[Positive, ...] = ()
+    warmup: Positive = 3
+    # Interleaved rounds; every variant runs once a round.
+    rounds: Annotated[int, Field(ge=5)] = 40

@@ -1,0 +1,60 @@
+"""`task:` what the outputs mean."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from octavo.params.block import Block, Fraction, Positive
+
+__all__ = [
+    "Classification",
+    "Detection",
+    "Embedding",
+    "Segmentation",
+    "Task",
+]
+
+
+class Classification(Block):
+    """Class scores: one label an image."""
+
+    name: Literal["classification"]
+    # The graph output with the logits; only needed where a graph has several.
+    output: str | None = None
+
+
+class Detection(Block):
+    """Boxes with classes."""
+
+    name: Literal["detection"]
+    decoder: str = "auto"
+    score: Fraction = 0.001
+    iou: Fraction = 0.65
+    max_detections: Positive = 300
+
+
+class Segmentation(Block):
+    """A class for every pixel."""
+
+    name: Literal["segmentation"]
+    output: str | None = None
+    void: int | None = None
+
+
+class Embedding(Block):
+    """A vector an image."""
+
+    name: Literal["embedding"]
+    output: str | None = None
+    normalise: bool = True
+    flip: bool = False
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+# `task: classification` is short for `task: {name: classification}`.
+Task = Annotated[Classification | Detection | Segmentation | Embedding, Field(discriminator="name"), BeforeValidator(_named)]
