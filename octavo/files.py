@@ -6,19 +6,20 @@ result as it was; what such a run left behind (`.<name>.partial*`) is swept away
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from octavo.errors import OutputError
 
-__all__ = ["read_json", "replace_dir", "replace_file", "sha256_bytes", "sha256_file", "write_json", "write_text"]
+__all__ = ["read_json", "replace_dir", "replace_file", "sha256_bytes", "sha256_file", "write_csv", "write_json", "write_text"]
 
 
 def sha256_file(path: str | Path) -> str:
@@ -95,6 +96,19 @@ def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: str | Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+    """Write rows under a header line, floats with four decimals, whole or not at all.
+
+    Args:
+        columns: the header; the first row's keys where None, so it is needed where there may be no row.
+    """
+    with replace_file(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(columns or rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
 
 
 def write_json(path: str | Path, value: Any) -> None:

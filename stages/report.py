@@ -3,15 +3,13 @@
 Reads metrics only; runs no model.
 """
 
-import csv
-
 from rich.console import Console
 from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
 from octavo.evidence.report import HEADINGS, caption, markdown, rows, tradeoff
-from octavo.files import read_json, replace_file, write_text
+from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
 
@@ -39,14 +37,7 @@ def main() -> None:
 def _write(name: str) -> None:
     accuracy, latency = _records(name)
     write_text(metrics_dir(name) / "report.md", markdown(name, accuracy, latency))
-    points = tradeoff(accuracy, latency)
-    with (
-        replace_file(metrics_dir(name) / "tradeoff.csv") as temporary,
-        open(temporary, "w", newline="", encoding="utf-8") as stream,
-    ):
-        writer = csv.DictWriter(stream, list(points[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(points)
+    write_csv(metrics_dir(name) / "tradeoff.csv", tradeoff(accuracy, latency))
 
 
 def _records(name: str) -> tuple[dict, dict]:

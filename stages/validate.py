@@ -4,7 +4,6 @@ Writes accuracy.json (the record, described in docs/metrics.md), layers.csv (SQN
 Reads `task`, `input`, `data` and `validate` of params.yaml. A failed gate is written down, not an error: see `*.gate.*`.
 """
 
-import csv
 from itertools import islice
 
 from octavo import cli
@@ -13,7 +12,7 @@ from octavo.deploy.manifest import read_manifest
 from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.validation import Validation
-from octavo.files import replace_file, write_json
+from octavo.files import write_csv, write_json
 from octavo.graph.io import load
 from octavo.images.dataset import Images, open_set, refuse_overlap
 from octavo.layout import calibration_dir, metrics_dir, present_variants, variant_dir
@@ -53,8 +52,8 @@ def main() -> None:
 
     layers = layer_noise(load(paths["fp32"]), load(paths["int8"]), samples) if "int8" in paths else []
     folder = metrics_dir(chosen.model)
-    _write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
-    _write_csv(folder / "images.csv", validation.rows(), None)
+    write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
+    write_csv(folder / "images.csv", validation.rows())
     write_json(folder / "accuracy.json", record)
     for skipped in images.skipped:
         say(f"skipped: {skipped}")
@@ -64,15 +63,6 @@ def main() -> None:
     if session_warning():
         say(f"note: {session_warning()}")
     say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
-
-
-def _write_csv(path, rows, columns) -> None:
-    with replace_file(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, columns or list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} for row in rows
-        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from conftest import small_network
 from octavo.calibration.collector import collect
 from octavo.calibration.ranges import tensor_range
 from octavo.errors import QuantizationError
-from octavo.graph.passes.mean_to_pool import MeanToPool
+from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import summary
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
@@ -241,7 +241,7 @@ class TestMeanToPool:
         model = self.mean([1, 4, 5, 6], axes, keepdims)
         value = GENERATOR.standard_normal((1, 4, 5, 6)).astype(np.float32)
         before = run(model, {"x": value})
-        assert MeanToPool()(model).modified
+        assert MeanToPoolPass()(model).modified
         proto = ir.to_proto(model)
         onnx.checker.check_model(proto, full_check=True)
         assert [node.op_type for node in proto.graph.node] == ["GlobalAveragePool"] + ([] if keepdims else ["Squeeze"])
@@ -251,7 +251,7 @@ class TestMeanToPool:
     @pytest.mark.parametrize("axes", [[1], [1, 2, 3], [2], [0, 2, 3]])
     def test_another_mean_is_left_alone(self, axes):
         model = self.mean([1, 4, 5, 6], axes, 1)
-        assert not MeanToPool()(model).modified
+        assert not MeanToPoolPass()(model).modified
 
     @staticmethod
     def mean(shape: list[int], axes: list[int], keepdims: int) -> ir.Model:

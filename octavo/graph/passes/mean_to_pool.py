@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-__all__ = ["MeanToPool"]
+__all__ = ["MeanToPoolPass"]
 
 
-class MeanToPool(ir.passes.InPlacePass):
+class MeanToPoolPass(ir.passes.InPlacePass):
     """Rewrite `ReduceMean(x, axes)` as `GlobalAveragePool(x)`, with a Squeeze behind it where the mean dropped its axes.
 
     1. `x` has a known rank r >= 3 and float32 values.

@@ -6,6 +6,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from octavo.graph.passes.node_names import NodeNamesPass
+
 __all__ = ["ONNX", "prepare", "unique"]
 
 ONNX = ("", "ai.onnx")
@@ -20,7 +22,7 @@ def prepare(model: ir.Model) -> ir.Model:
        may sit in them.
     2. Initializers are no longer listed as graph inputs (files of IR version 3 list them all): a weight that a caller may
        replace cannot be stored in another type.
-    3. A node without a name, or with one that is taken, is named `<op type>_<place>`: decisions refer to names.
+    3. Every node has a name of its own (`NodeNamesPass`): decisions refer to names.
     4. Types and shapes are inferred where they are missing.
 
     Args:
@@ -28,8 +30,8 @@ def prepare(model: ir.Model) -> ir.Model:
     """
     copy = model.clone()
     common.RemoveInitializersFromInputsPass()(copy)
-    _lift_constants(copy)
-    _name_nodes(copy)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
+    NodeNamesPass()(copy)
     if any(value.type is None for node in copy.graph for value in node.outputs if value.name):
         _infer_types(copy)
     return copy
@@ -58,54 +60,3 @@ def _infer_types(model: ir.Model) -> None:
         for value in node.outputs:
             if value.type is None and value.name in known:
                 value.type, value.shape = known[value.name].type, value.shape or known[value.name].shape
-
-
-def _lift_constants(model: ir.Model) -> None:
-    for node in list(model.graph):
-        if node.op_type != "Constant" or node.domain not in ONNX or node.outputs[0].is_graph_output():
-            continue
-        output = node.outputs[0]
-        tensor = _tensor(node)
-        if tensor is None:
-            continue
-        constant = ir.Value(name=output.name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-        output.replace_all_uses_with(constant)
-        _replace_captured_outputs(node, output, constant)
-        model.graph.remove(node, safe=True)
-        model.graph.register_initializer(constant)
-
-
-def _tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    for name, attribute in node.attributes.items():
-        if name == "value":
-            return attribute.value
-        if name in ("value_float", "value_floats"):
-            return ir.tensor(attribute.value, dtype=ir.DataType.FLOAT, name=node.outputs[0].name)
-        if name in ("value_int", "value_ints"):
-            return ir.tensor(attribute.value, dtype=ir.DataType.INT64, name=node.outputs[0].name)
-    # Strings and sparse tensors hold no float32 weights of ours.
-    return None
-
-
-def _replace_captured_outputs(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
-    # A branch of an If may hand an outer value on as its output, which is no use by a node.
-    graph = node.graph
-    if graph is None:
-        return
-    for inner in graph.subgraphs():
-        for place, value in enumerate(inner.outputs):
-            if value is old:
-                inner.outputs[place] = new
-
-
-def _name_nodes(model: ir.Model) -> None:
-    nodes = list(model.graph)
-    taken: set[str] = set()
-    unnamed = []
-    for place, node in enumerate(nodes):
-        if not node.name or node.name in taken:
-            unnamed.append((place, node))
-        else:
-            taken.add(node.name)
-    for place, node in unnamed:
-        node.name = unique(f"{node.op_type}_{place}", taken)

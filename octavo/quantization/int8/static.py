@@ -21,7 +21,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from octavo.calibration.ranges import tensor_range
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
-from octavo.graph.passes.mean_to_pool import MeanToPool
+from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases
@@ -54,7 +54,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8) -> In
     """
     model = ir.from_proto(ir.to_proto(model))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    MeanToPool()(model)
+    MeanToPoolPass()(model)
     decisions = place(model, kept)
     chosen = {decision.node for decision in decisions if decision.precision == "int8"}
     if not chosen:
