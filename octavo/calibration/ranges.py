@@ -22,7 +22,12 @@ LEVELS = 255
 
 
 def tensor_range(
-    tensor: TensorStatistics, method: str, *, percentile: float = 99.99, symmetric: bool = False
+    tensor: TensorStatistics,
+    method: str,
+    *,
+    percentile: float = 99.99,
+    symmetric: bool = False,
+    behind: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> tuple[float, float]:
     """The range that uint8 codes shall span.
 
@@ -31,6 +36,7 @@ def tensor_range(
         method: a key of `METHODS`.
         percentile: for method `percentile`: the share of values covered, in percent.
         symmetric: the range is mirrored around zero.
+        behind: for method `mse`: the elementwise function that the tensor's readers apply first; the error is measured behind it.
 
     Returns:
         (low, high) with low <= 0 <= high, so that zero has an exact code; (0, 0) for a tensor that is always zero.
@@ -40,7 +46,7 @@ def tensor_range(
     """
     if tensor.values == 0:
         raise CalibrationError("a tensor was empty on every calibration image", "calibrate on images that make it hold values")
-    low, high = METHODS[method](tensor, percentile)
+    low, high = _mse(tensor, percentile, behind) if method == "mse" else METHODS[method](tensor, percentile)
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         high = max(-low, high)
@@ -72,35 +78,50 @@ def _percentile(tensor: TensorStatistics, percentile: float) -> tuple[float, flo
     return max(low, tensor.low), min(high, tensor.high)
 
 
-def _mse(tensor: TensorStatistics, _: float) -> tuple[float, float]:
+def _mse(
+    tensor: TensorStatistics, _: float, behind: Callable[[np.ndarray], np.ndarray] | None = None
+) -> tuple[float, float]:
     """Coordinate descent over shrunken extremes; the histogram's bins stand for their middles."""
     bins, counts = _sorted(tensor)
     values = np.clip(bin_middles(bins), tensor.low, tensor.high)
     weights = counts.astype(np.float64)
+    function = behind or _same
+    wanted = function(values)
     low, high = min(tensor.low, 0.0), max(tensor.high, 0.0)
-    factors = np.geomspace(1.0, 0.05, 60)
+    factors = np.geomspace(1.0, 0.03, 60)
     best = (low, high)
-    for _round in range(2):
+    for _round in range(3):
         if high > 0:
             candidates = high * factors
-            errors = [_rounding_error(values, weights, best[0], candidate) for candidate in candidates]
+            errors = [_rounding_error(values, wanted, weights, best[0], candidate, function) for candidate in candidates]
             best = (best[0], float(candidates[int(np.argmin(errors))]))
         if low < 0:
             candidates = low * factors
-            errors = [_rounding_error(values, weights, candidate, best[1]) for candidate in candidates]
+            errors = [_rounding_error(values, wanted, weights, candidate, best[1], function) for candidate in candidates]
             best = (float(candidates[int(np.argmin(errors))]), best[1])
         if low == 0 or high == 0:
             break
     return best
 
 
-def _rounding_error(values: np.ndarray, weights: np.ndarray, low: float, high: float) -> float:
+def _same(values: np.ndarray) -> np.ndarray:
+    return values
+
+
+def _rounding_error(
+    values: np.ndarray,
+    wanted: np.ndarray,
+    weights: np.ndarray,
+    low: float,
+    high: float,
+    function: Callable[[np.ndarray], np.ndarray],
+) -> float:
     if high == low:
-        return float((weights * values**2).sum())
+        return float((weights * (wanted - function(np.zeros_like(values))) ** 2).sum())
     scale = (high - low) / LEVELS
     zero = np.rint(-low / scale)
     codes = np.clip(np.rint(values / scale) + zero, 0, LEVELS)
-    return float((weights * (values - (codes - zero) * scale) ** 2).sum())
+    return float((weights * (wanted - function((codes - zero) * scale)) ** 2).sum())
 
 
 def _entropy(tensor: TensorStatistics, _: float, resolution: int = 2048) -> tuple[float, float]:

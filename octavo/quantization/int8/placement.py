@@ -1,11 +1,12 @@
-"""Which nodes become INT8, by structure.
+"""Which units can be INT8, by structure.
 
 1. Conv, Gemm and MatMul with constant weights: this is where integer kernels pay.
-2. Nodes that only carry or combine quantized values on (Add, Concat, pools, Relu, Clip, reshapes), where *every* float input
-   comes from a quantized node: the value has its scale already, and no island of Q/DQ arises.
-3. Everything else stays float: in particular Softmax, Sigmoid, exp and box decoding, and a Concat or Add that mixes such values
-   in (onnxruntime #14233: one scale for boxes and scores ruins both).
-4. What `keep_float` names stays float, and so does what rule 2 then no longer reaches.
+2. Units that carry or combine quantized values on (Add, Concat, pools, activations, reshapes), where *every* float input comes
+   from an INT8 unit or is a graph input: the value has its scale already, and no island of Q/DQ arises.
+3. The tail stays float: whatever no weights follow. That is box decoding, softmax, the resizing of logits and the Concat of boxes
+   and scores, which one scale for both ruins (onnxruntime #14233), recognised by where it stands and not by its name.
+4. What has no integer kernel in ONNX Runtime stays float, and so does what `keep_float` names and what rule 2 then no longer
+   reaches.
 """
 
 from __future__ import annotations
@@ -15,69 +16,90 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, constant, is_last_weighted
 
-__all__ = ["CARRIERS", "RESHAPES", "WEIGHTED", "place"]
+__all__ = ["decisions_of", "place"]
 
-WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
-RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-CARRIERS = RESHAPES | {"Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "MaxPool", "Relu"}
+WHY = {"linear": "integer kernel", "silu": "SiLU as integer Sigmoid and Mul", "prelu": "PRelu as integer depthwise Conv and Max"}
 
 
-def place(model: ir.Model, kept: Mapping[str, str]) -> list[Decision]:
-    """Decide for every node of the main graph, in topological order.
+def place(units: list[Unit], kept: Mapping[str, str]) -> dict[Unit, str]:
+    """Decide for every unit.
 
     Args:
-        model: the FP32 graph.
+        units: of one graph, in topological order.
         kept: node name to the `keep_float` pattern that names it.
+
+    Returns:
+        Unit to the reason why it stays float; an INT8 unit has the reason "".
     """
-    quantized: set[ir.Node] = set()
-    decisions = []
-    for node in model.graph:
-        if node.op_type == "Constant":
-            continue
-        reason = _refusal(node, quantized, kept)
-        if reason is None:
-            quantized.add(node)
-        chosen = "integer kernel" if node.op_type in WEIGHTED else "carries INT8 values on"
-        decisions.append(Decision(node.name or "", node.op_type, "float" if reason else "int8", reason or chosen))
-    return decisions
+    leads = is_last_weighted(units)
+    makers = {value: unit for unit in units for value in unit.outputs}
+    reasons: dict[Unit, str] = {}
+    for unit in units:
+        reasons[unit] = _refusal(unit, leads, makers, reasons, kept)
+    return reasons
 
 
-def _refusal(node: ir.Node, quantized: set[ir.Node], kept: Mapping[str, str]) -> str | None:
-    if node.name in kept:
-        return f"keep_float: {kept[node.name]}"
-    if node.domain not in ("", "ai.onnx"):
-        return f"no INT8 rule for {node.domain}.{node.op_type}"
-    if node.op_type in WEIGHTED:
-        weight = node.inputs[1]
-        if weight is None or not _is_constant(weight):
+def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:
+    """A record for every node of every unit."""
+    return [
+        Decision(
+            node.name or "", node.op_type, "float" if reason else "int8", reason or WHY.get(unit.kind, "carries INT8 values on")
+        )
+        for unit, reason in reasons.items()
+        for node in unit.nodes
+        if node.op_type != "Constant"
+    ]
+
+
+def _refusal(
+    unit: Unit, leads: Mapping[Unit, bool], makers: Mapping[ir.Value, Unit], reasons: Mapping[Unit, str], kept: Mapping[str, str]
+) -> str:
+    for node in unit.nodes:
+        if node.name in kept:
+            return f"keep_float: {kept[node.name]}"
+        if node.domain not in ("", "ai.onnx"):
+            return f"no INT8 rule for {node.domain}.{node.op_type}"
+    if unit not in leads:
+        return "no weights follow: decoding and other tails stay float"
+    if unit.kind not in CARRIERS | COMBINERS | {"linear", "silu", "prelu"}:
+        return _no_kernel(unit)
+    if unit.kind == "linear":
+        return ""
+    for value in unit.inputs:
+        if value.producer() is not None and reasons[makers[value]]:
+            return f"its input comes from {makers[value].name} ({makers[value].kind}), which is float"
+    return _special(unit)
+
+
+def _no_kernel(unit: Unit) -> str:
+    node = unit.main
+    if node.op_type in ("Conv", "Gemm", "MatMul"):
+        weights = node.inputs[1]
+        if not constant(weights):
             return "its weights are not constant"
-        if weight.dtype != ir.DataType.FLOAT:
-            return f"its weights are {weight.dtype}, not float32"
-        if node.op_type == "MatMul" and (weight.shape is None or len(weight.shape) != 2):
-            return "its weights are not a matrix"
-        return None
-    if node.op_type in CARRIERS:
-        return _carrier_refusal(node, quantized)
+        return "its weights are not a float32 matrix, or its attributes have no integer kernel"
     return f"no INT8 rule for {node.op_type}"
 
 
-def _carrier_refusal(node: ir.Node, quantized: set[ir.Node]) -> str | None:
-    # Shapes, axes and Clip's bounds are no values that carry a scale.
+def _special(unit: Unit) -> str:
+    node = unit.main
     data = [value for value in node.inputs if value is not None]
-    data = data if node.op_type in ("Add", "Concat") else data[:1]
-    for value in data:
-        if _is_constant(value):
-            return f"{value.name} is a constant"
-        if value.dtype != ir.DataType.FLOAT:
-            return f"{value.name} is {value.dtype}, not float32"
-        producer = value.producer()
-        if producer is None:
-            return f"{value.name} is a graph input"
-        if producer not in quantized:
-            return f"its input comes from {producer.name} ({producer.op_type}), which is float"
-    return None
+    if unit.kind in ("Add", "Mul", "Concat"):
+        odd = next((value for value in data if constant(value) or value.dtype != ir.DataType.FLOAT), None)
+        if odd is not None:
+            return f"{odd.name} is a constant" if constant(odd) else f"{odd.name} is {odd.dtype}, not float32"
+    if not unit.inputs or data[0] is not unit.inputs[0]:
+        return "its input is not a float32 activation"
+    if unit.kind == "Resize" and _text(node, "mode", "nearest") != "nearest":
+        return "interpolation has no fast integer kernel"
+    if unit.kind == "MaxPool" and len(node.outputs) > 1:
+        return "MaxPool with indices has no integer kernel"
+    if unit.kind in ("MaxPool", "AveragePool", "GlobalAveragePool", "prelu") and len(data[0].shape or ()) != 4:
+        return "integer kernels of this op are for images"
+    return ""
 
 
-def _is_constant(value: ir.Value) -> bool:
-    return value.is_initializer() or (value.producer() is not None and value.producer().op_type == "Constant")
+def _text(node: ir.Node, name: str, default: str) -> str:
+    return node.attributes[name].as_string() if name in node.attributes else default

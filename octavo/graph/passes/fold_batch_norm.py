@@ -1,0 +1,135 @@
+"""BatchNormalization disappears into the convolutions before it, through a Concat too, or becomes a depthwise convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["FoldBatchNormPass"]
+
+
+class FoldBatchNormPass(ir.passes.InPlacePass):
+    """Fold inference-mode `BatchNormalization(x)` = a x + b, with a and b per channel.
+
+    1. All four parameters are constant, training_mode is 0 and only the first output is used; anything else is left alone.
+    2. `x` comes from a Conv with constant weights that nobody else reads: a goes into its weights, b into its bias.
+    3. `x` comes from a Concat along axis 1 that nobody else reads: each part takes its slice of a and b, by rule 2 or rule 4. That
+       also brings parts of very different range (an image beside features) to one range before INT8 gives them one scale. What
+       rule 2 changes gets a new name, because it holds other values than before.
+    4. Otherwise, for 4-D `x`, the node becomes a 1x1 depthwise Conv, for which fast kernels exist in float and in int8.
+
+    The result keeps the name of the BatchNormalization's output. Exact up to float rounding.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Fold in place; `modified` says whether a node changed."""
+        modified = False
+        for node in list(model.graph):
+            if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
+                continue
+            affine = _affine(node)
+            if affine is not None:
+                modified |= _fold(model, node, *affine)
+        return ir.passes.PassResult(model, modified)
+
+
+def _affine(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    training = node.attributes["training_mode"].as_int() if "training_mode" in node.attributes else 0
+    if training or any(list(value.uses()) for value in node.outputs[1:]):
+        return None
+    constants = [ir.convenience.get_const_tensor(value) if value is not None else None for value in node.inputs[1:5]]
+    if any(constant is None for constant in constants):
+        return None
+    gain, shift, mean, variance = (constant.numpy().astype(np.float64) for constant in constants)
+    epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+    scale = gain / np.sqrt(variance + epsilon)
+    return scale, shift - mean * scale
+
+
+def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray) -> bool:
+    value = node.inputs[0]
+    producer = value.producer()
+    if _foldable(model, value):
+        _into(model, producer, scale, shift)
+        _bypass(model, node, value)
+        return True
+    if value.shape is None or len(value.shape) != 4:
+        return False
+    if _is_private(model, value) and producer is not None and producer.op_type == "Concat" and _axis(producer) == 1:
+        widths = [part.shape[1] if part.shape is not None and len(part.shape) > 1 else None for part in producer.inputs]
+        if all(isinstance(width, int) for width in widths):
+            start = 0
+            for place, width in enumerate(widths):
+                part, reach = producer.inputs[place], slice(start, start + width)
+                if _foldable(model, part):
+                    _into(model, part.producer(), scale[reach], shift[reach])
+                    part.name = f"{part.name}.normalised"
+                else:
+                    conv = _depthwise(model, part, scale[reach], shift[reach], f"{node.name}.part{place}")
+                    conv.outputs[0].name = f"{node.outputs[0].name}.part{place}"
+                    model.graph.insert_before(producer, conv)
+                    producer.replace_input_with(place, conv.outputs[0])
+                start += width
+            _bypass(model, node, value)
+            return True
+    conv = _depthwise(model, value, scale, shift, node.name)
+    old = node.outputs[0]
+    name, old.name = old.name, f"{old.name}.old"
+    ir.convenience.replace_nodes_and_values(model.graph, node, [node], [conv], [old], [conv.outputs[0]])
+    conv.outputs[0].name = name
+    return True
+
+
+def _depthwise(model: ir.Model, value: ir.Value, scale: np.ndarray, shift: np.ndarray, name: str) -> ir.Node:
+    weights = _constant(model, f"{name}.scale", scale.reshape(-1, 1, 1, 1))
+    bias = _constant(model, f"{name}.shift", shift)
+    conv = ir.node("Conv", [value, weights, bias], {"group": len(scale), "kernel_shape": [1, 1]}, name=name)
+    conv.outputs[0].dtype, conv.outputs[0].shape = value.dtype, value.shape
+    return conv
+
+
+def _axis(node: ir.Node) -> int:
+    return node.attributes["axis"].as_int()
+
+
+def _is_private(model: ir.Model, value: ir.Value | None) -> bool:
+    return value is not None and len(list(value.uses())) == 1 and value not in model.graph.outputs
+
+
+def _foldable(model: ir.Model, value: ir.Value | None) -> bool:
+    if not _is_private(model, value):
+        return False
+    node = value.producer()
+    if node is None or node.op_type != "Conv" or ir.convenience.get_const_tensor(node.inputs[1]) is None:
+        return False
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return bias is None or ir.convenience.get_const_tensor(bias) is not None
+
+
+def _into(model: ir.Model, conv: ir.Node, scale: np.ndarray, shift: np.ndarray) -> None:
+    weights = ir.convenience.get_const_tensor(conv.inputs[1]).numpy().astype(np.float64)
+    old = conv.inputs[2] if len(conv.inputs) > 2 else None
+    bias = ir.convenience.get_const_tensor(old).numpy().astype(np.float64) if old is not None else np.zeros(len(scale))
+    folded = weights * scale.reshape(-1, *[1] * (weights.ndim - 1))
+    conv.replace_input_with(1, _constant(model, f"{conv.name}.folded_weights", folded))
+    conv.resize_inputs(3)
+    conv.replace_input_with(2, _constant(model, f"{conv.name}.folded_bias", bias * scale + shift))
+
+
+def _bypass(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
+    old = node.outputs[0]
+    name, old.name = old.name, f"{old.name}.old"
+    ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
+    model.graph.remove(node, safe=True)
+    value.name = name
+
+
+def _constant(model: ir.Model, name: str, values: np.ndarray) -> ir.Value:
+    values = values.astype(np.float32)
+    # A Conv can take in more than one normalisation; each leaves its own constant.
+    while name in model.graph.initializers:
+        name += "+"
+    constant = ir.Value(name=name, const_value=ir.tensor(values, name=name))
+    constant.dtype, constant.shape = ir.DataType.FLOAT, ir.Shape(values.shape)
+    model.graph.register_initializer(constant)
+    return constant

@@ -1,0 +1,145 @@
+"""A scale for every tensor that INT8 units read or write: which tensors share one, and what its range must serve.
+
+- What a carrier (MaxPool, Reshape, nearest Resize, ...) reads and writes shares one scale, and so do PRelu's input and output.
+- Concat: an input that nobody else reads shares the output's scale, so that the kernel copies instead of requantizing. One that
+  others read too shares it only where that costs it at most `SHARED_WIDTH` in resolution.
+- A tensor that only an activation reads gets the range whose error *behind* the activation is least: SiLU maps a long negative tail
+  to zero, and codes spent on it are lost (measured on detectors with SiLU: 8 dB).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.calibration.ranges import tensor_range
+from octavo.calibration.statistics import Statistics
+from octavo.errors import CalibrationError
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.qparams import QParams
+from octavo.quantization.int8.units import CARRIERS, Unit, readers
+
+__all__ = ["quantized_tensors", "scales_of"]
+
+SHARED_WIDTH = 2.0
+
+
+def quantized_tensors(int8: Iterable[Unit], outputs: Iterable[ir.Value]) -> list[ir.Value]:
+    """The tensors between Q and DQ: what INT8 units read, write and hold inside.
+
+    A last Gemm or MatMul writes float: its kernels do so at no cost, and logits keep their precision.
+    """
+    int8 = list(int8)
+    members = {node for unit in int8 for node in unit.nodes}
+    found: dict[ir.Value, None] = {}
+    for unit in int8:
+        found |= dict.fromkeys([*unit.inputs, *unit.inner])
+        for value in unit.outputs:
+            writes_float = unit.kind == "linear" and len(unit.nodes) == 1 and unit.main.op_type in ("Gemm", "MatMul")
+            if not writes_float or any(reader in members for reader in readers(value)):
+                found[value] = None
+    return list(found)
+
+
+def scales_of(
+    int8: list[Unit], tensors: list[ir.Value], statistics: Statistics, recipe: Int8, wide: Mapping[str, int]
+) -> dict[str, QParams]:
+    """Choose scale and zero point of every quantized tensor.
+
+    Args:
+        int8: the INT8 units.
+        tensors: as `quantized_tensors` gives them.
+        statistics: of the calibration images.
+        recipe: the `int8:` block.
+        wide: tensors with more than 8 bits, by name.
+
+    Raises:
+        CalibrationError: a tensor, and every tensor it shares its scale with, was never seen.
+    """
+    ranges = {value: _own_range(value, statistics, recipe) for value in tensors}
+    for unit in int8:
+        if unit.kind in ("silu", "Sigmoid"):
+            ranges[(unit.inner or unit.outputs)[0]] = (0.0, 1.0)
+    groups = _groups(int8, ranges)
+    found: dict[str, QParams] = {}
+    for members in groups:
+        known = [ranges[value] for value in members if ranges[value] is not None]
+        if not known:
+            raise CalibrationError(
+                f"tensor {members[0].name!r} was empty on every calibration image", "calibrate on images that make it hold values"
+            )
+        low, high = min(low for low, _ in known), max(high for _, high in known)
+        for value in members:
+            bits = wide.get(value.name, 8)
+            found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=recipe.symmetric)
+    return found
+
+
+def _own_range(value: ir.Value, statistics: Statistics, recipe: Int8) -> tuple[float, float] | None:
+    tensor = statistics.tensors.get(value.name or "")
+    if tensor is None or not tensor.values:
+        return None
+    return tensor_range(
+        tensor, recipe.method, percentile=recipe.percentile, symmetric=recipe.symmetric, behind=_activation_behind(value)
+    )
+
+
+def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The function that all readers of a tensor apply to it first, or None."""
+    kinds = {reader.op_type for reader in readers(value)}
+    found = list(readers(value))
+    if kinds == {"Sigmoid", "Mul"} and len(found) == 2:
+        return _silu
+    if kinds == {"Sigmoid"}:
+        return _sigmoid
+    if len(found) == 1 and kinds == {"LeakyRelu"}:
+        slope = found[0].attributes["alpha"].as_float() if "alpha" in found[0].attributes else 0.01
+        return lambda x: np.where(x < 0, slope * x, x)
+    if len(found) == 1 and kinds == {"PRelu"}:
+        slopes = ir.convenience.get_const_tensor(found[0].inputs[1]).numpy()
+        slope = float(np.sqrt(np.mean(np.square(slopes, dtype=np.float64))))
+        return lambda x: np.where(x < 0, slope * x, x)
+    return None
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.clip(x, -80, 80)))
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x * _sigmoid(x)
+
+
+def _groups(int8: list[Unit], ranges: Mapping[ir.Value, tuple[float, float] | None]) -> list[list[ir.Value]]:
+    """Tensors that share a scale, as connected components."""
+    parent = {value: value for value in ranges}
+
+    def root(value: ir.Value) -> ir.Value:
+        while parent[value] is not value:
+            value = parent[value]
+        return value
+
+    members = {node for unit in int8 for node in unit.nodes}
+    for unit in int8:
+        if unit.kind in CARRIERS or unit.kind == "prelu":
+            for value in unit.outputs:
+                parent[root(value)] = root(unit.inputs[0])
+    for unit in int8:
+        if unit.kind != "Concat":
+            continue
+        for value in unit.inputs:
+            alone = sum(reader in members for reader in readers(value)) == 1
+            if alone or _close(ranges[value], ranges[unit.outputs[0]]):
+                parent[root(value)] = root(unit.outputs[0])
+    groups: dict[ir.Value, list[ir.Value]] = {}
+    for value in ranges:
+        groups.setdefault(root(value), []).append(value)
+    return list(groups.values())
+
+
+def _close(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    if one is None or other is None:
+        return True
+    return other[1] - other[0] <= SHARED_WIDTH * (one[1] - one[0])

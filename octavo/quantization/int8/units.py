@@ -1,0 +1,139 @@
+"""The graph as units: the groups of nodes that run as one integer kernel, or that are given back to float together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+__all__ = ["CARRIERS", "COMBINERS", "Unit", "constant", "is_last_weighted", "units_of"]
+
+# Values pass through unchanged, so that input and output share one scale.
+CARRIERS = frozenset(
+    {"DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+# Kernels with a scale of their own for each input and the output.
+COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
+_FOLDED = ("Relu", "Clip")
+_FOLDS_BEHIND = frozenset({"Add", "Conv", "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Nodes that share one precision.
+
+    Attributes:
+        name: that of its first node.
+        kind: `linear` (Conv, Gemm or MatMul with constant weights), `silu` (Sigmoid and Mul), `prelu` (constant slopes), or the
+            op type of its only node. A Relu or Clip that is its producer's only reader folds into the unit.
+        nodes: in topological order.
+        inputs: float32 tensors that it reads from outside, each once; constants left out.
+        outputs: tensors that it hands on.
+        inner: tensors between its nodes that need a scale of their own in int8.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    inner: tuple[ir.Value, ...] = ()
+
+    @property
+    def main(self) -> ir.Node:
+        """Its first node: the one with the weights, where there are any."""
+        return self.nodes[0]
+
+
+def units_of(model: ir.Model) -> list[Unit]:
+    """Group the nodes of the main graph.
+
+    Args:
+        model: FP32; each node has a name of its own.
+
+    Returns:
+        The units in topological order; every node is in exactly one.
+    """
+    outputs = {id(value) for value in model.graph.outputs}
+    taken: set[ir.Node] = set()
+    units = []
+    for node in model.graph:
+        if node in taken:
+            continue
+        nodes, kind, inner = [node], node.op_type, ()
+        if is_weighted(node):
+            kind = "linear"
+        elif node.op_type == "PRelu" and constant(node.inputs[1]):
+            kind = "prelu"
+        product = _silu(node, outputs)
+        if product is not None:
+            nodes, kind, inner = [node, product], "silu", (node.outputs[0],)
+        if node.op_type in _FOLDS_BEHIND and (reader := _only_reader(node.outputs[0], outputs)) is not None:
+            if reader.op_type in _FOLDED and reader.inputs[0] is node.outputs[0]:
+                nodes.append(reader)
+        taken.update(nodes)
+        members = set(nodes)
+        reads = dict.fromkeys(
+            value
+            for member in nodes
+            for value in member.inputs
+            if value is not None and value.producer() not in members and value.dtype == ir.DataType.FLOAT and not constant(value)
+        )
+        units.append(Unit(node.name or "", kind, tuple(nodes), tuple(reads), tuple(nodes[-1].outputs), inner))
+    return units
+
+
+def is_weighted(node: ir.Node) -> bool:
+    """Whether a node has an integer kernel that multiplies constant float32 weights."""
+    if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
+        return False
+    weights = node.inputs[1]
+    if not constant(weights) or weights.dtype != ir.DataType.FLOAT or constant(node.inputs[0]):
+        return False
+    if len(node.inputs) > 2 and node.inputs[2] is not None and not constant(node.inputs[2]):
+        return False
+    if node.op_type == "Gemm":
+        settings = {name: attribute.value for name, attribute in node.attributes.items()}
+        return not settings.get("transA", 0) and settings.get("alpha", 1.0) == 1.0 and settings.get("beta", 1.0) == 1.0
+    return node.op_type == "Conv" or (weights.shape is not None and len(weights.shape) == 2)
+
+
+def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
+    """For each unit that has weights or leads to some: whether no other weights come behind it.
+
+    Units missing from the answer are the network's tail (decoding, softmax, resizing of logits): nothing behind them multiplies.
+    """
+    by_node = {node: unit for unit in units for node in unit.nodes}
+    leads: dict[Unit, bool] = {}
+    for unit in reversed(units):
+        behind = [by_node[use.node] for value in unit.outputs for use in value.uses() if use.node in by_node]
+        further = any(reader in leads for reader in behind)
+        if further or unit.kind == "linear":
+            leads[unit] = not further
+    return leads
+
+
+def constant(value: ir.Value | None) -> bool:
+    """Whether a value is known before the graph runs."""
+    return value is not None and ir.convenience.get_const_tensor(value) is not None
+
+
+def readers(value: ir.Value) -> Iterator[ir.Node]:
+    """The nodes that read a value."""
+    return (use.node for use in value.uses())
+
+
+def _only_reader(value: ir.Value, outputs: set[int]) -> ir.Node | None:
+    found = list(readers(value))
+    return found[0] if len(found) == 1 and id(value) not in outputs else None
+
+
+def _silu(node: ir.Node, outputs: set[int]) -> ir.Node | None:
+    """The Mul of `x * Sigmoid(x)`, where `node` is that Sigmoid."""
+    if node.op_type != "Sigmoid":
+        return None
+    product = _only_reader(node.outputs[0], outputs)
+    if product is None or product.op_type != "Mul":
+        return None
+    return product if set(product.inputs) == {node.inputs[0], node.outputs[0]} else None

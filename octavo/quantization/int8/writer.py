@@ -1,0 +1,226 @@
+"""Lay Q and DQ around INT8 units so that ONNX Runtime's fusions find each of them, and nothing else.
+
+- One QuantizeLinear a tensor, one DequantizeLinear a reading unit. A tensor that a float unit makes stays float for float readers.
+- A Relu or Clip behind an INT8 kernel goes: the Q's saturation does its work.
+- A float Conv or Gemm between DQ and Q would be quantized behind the user's back (ONNX Runtime's WeightBiasQuantization rounds its
+  weights per tensor: 24 dB -> 7 dB measured). A LeakyRelu of slope 1 (nothing) or 0 (Relu) behind it keeps it out of that
+  optimizer, and fuses into the float kernel.
+- PRelu has no integer kernel. With every slope <= 1 it is Max(x, slope x): a depthwise 1x1 QLinearConv and a uint8 Max. With other
+  slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from octavo.quantization.int8.qparams import QParams
+from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.weights import Codes
+
+__all__ = ["write_qdq"]
+
+
+def write_qdq(
+    model: ir.Model, units: Sequence[Unit], int8: set[Unit], scales: Mapping[str, QParams], codes: Mapping[str, Codes]
+) -> ir.Model:
+    """The QDQ form of a float model.
+
+    Args:
+        model: FP32; it is not changed.
+        units: all its units, in topological order.
+        int8: which of them become INT8.
+        scales: of each tensor to quantize, by name.
+        codes: of each weighted INT8 unit, by its node's name.
+    """
+    return _Writer(model, units, int8, scales, codes).written()
+
+
+class _Writer:
+    def __init__(
+        self,
+        model: ir.Model,
+        units: Sequence[Unit],
+        int8: set[Unit],
+        scales: Mapping[str, QParams],
+        codes: Mapping[str, Codes],
+    ) -> None:
+        self.proto = ir.to_proto(model)
+        self.units, self.int8, self.scales, self.codes = units, int8, scales, codes
+        self.protos = {node.name: node for node in self.proto.graph.node}
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        self.from_int8 = {value.name for unit in int8 for value in (*unit.outputs, *unit.inner)}
+        self.outputs = {value.name for value in model.graph.outputs}
+
+    def written(self) -> ir.Model:
+        for value in self.proto.graph.input:
+            if value.name in self.scales:
+                self._quantize(value.name, value.name)
+        for unit in self.units:
+            if unit not in self.int8:
+                self._float(unit)
+            elif unit.kind == "prelu":
+                self._prelu(unit)
+            else:
+                self._integer(unit)
+        graph = self.proto.graph
+        del graph.node[:], graph.initializer[:]
+        graph.node.extend(self.nodes)
+        used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+        graph.initializer.extend(tensor for name, tensor in self.constants.items() if name in used)
+        made = {name for node in graph.node for name in node.output}
+        for index in reversed(range(len(graph.value_info))):
+            if graph.value_info[index].name not in made:
+                del graph.value_info[index]
+        return ir.from_proto(self.proto)
+
+    # Tensors
+
+    def _quantize(self, name: str, raw: str) -> None:
+        """Q of a tensor, and its DQ where it is an output of the graph."""
+        pair = self._pair(name)
+        self._add("QuantizeLinear", [raw, *pair], f"{name}.code", f"{name}.Q")
+        if name in self.outputs and raw != name:
+            self._add("DequantizeLinear", [f"{name}.code", *pair], name, f"{name}.DQ")
+
+    def _pair(self, name: str) -> list[str]:
+        chosen = self.scales[name]
+        return [
+            self._constant(f"{name}.scale", np.asarray(chosen.scale)),
+            self._constant(f"{name}.zero", np.asarray(chosen.zero_point)),
+        ]
+
+    def _operand(self, name: str, unit: Unit) -> str:
+        """What a unit reads where it reads tensor `name`: the tensor itself, or a DQ of its own."""
+        if name not in self.scales or (unit not in self.int8 and name not in self.from_int8):
+            return name
+        restored = f"{name}.for.{unit.name}"
+        if not any(restored == output for node in self.nodes[-8:] for output in node.output):
+            self._add("DequantizeLinear", [f"{name}.code", *self._pair(name)], restored, f"{restored}.DQ")
+        return restored
+
+    def _raw(self, name: str) -> str:
+        """What the node that makes a tensor writes: the tensor, or what its Q reads."""
+        return f"{name}.raw" if name in self.scales and name in self.from_int8 else name
+
+    def _constant(self, name: str, array: np.ndarray) -> str:
+        if name not in self.constants:
+            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        return name
+
+    def _add(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: object) -> str:
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
+        return output
+
+    # Units
+
+    def _copy(self, node: ir.Node, unit: Unit, outputs: list[str]) -> onnx.NodeProto:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(self.protos[node.name])
+        inside = {value.name for member in unit.nodes for value in member.outputs}
+        for index, name in enumerate(copy.input):
+            if name in inside:
+                # Inside a unit, a tensor with a scale of its own is read back from its codes.
+                copy.input[index] = self._operand(name, unit) if name in self.scales else name
+            elif name:
+                copy.input[index] = self._operand(name, unit)
+        del copy.output[:]
+        copy.output.extend(outputs)
+        return copy
+
+    def _float(self, unit: Unit) -> None:
+        for node in unit.nodes:
+            self.nodes.append(self._copy(node, unit, [value.name for value in node.outputs]))
+        last = unit.nodes[-1]
+        quantized = [value.name for value in unit.outputs if value.name in self.scales]
+        if quantized and last.op_type in ("Conv", "ConvTranspose", "Gemm", "Relu", "Clip"):
+            self._protect(unit)
+        for name in quantized:
+            self._quantize(name, name)
+
+    def _protect(self, unit: Unit) -> None:
+        if unit.kind not in ("linear", "ConvTranspose", "Conv", "Gemm"):
+            return
+        # The weighted node writes a tensor of its own; LeakyRelu takes Relu's place or stands between it and what follows.
+        node = self.nodes[-1]
+        if node.op_type == "Relu":
+            node.CopyFrom(helper.make_node("LeakyRelu", list(node.input), list(node.output), name=node.name, alpha=0.0))
+            return
+        weighted = self.nodes[-len(unit.nodes)]
+        open_end = f"{weighted.output[0]}.open"
+        slope = 0.0 if node.op_type == "Clip" and self._clips_at_zero(node) else 1.0
+        guard = helper.make_node("LeakyRelu", [open_end], [weighted.output[0]], name=f"{weighted.name}.guard", alpha=slope)
+        weighted.output[0] = open_end
+        self.nodes.insert(self.nodes.index(weighted) + 1, guard)
+
+    def _clips_at_zero(self, clip: onnx.NodeProto) -> bool:
+        low = self.constants.get(clip.input[1]) if len(clip.input) > 1 else None
+        return low is not None and float(numpy_helper.to_array(low)) == 0.0
+
+    def _integer(self, unit: Unit) -> None:
+        nodes = [unit.main] if unit.nodes[-1].op_type in ("Relu", "Clip") and len(unit.nodes) > 1 else list(unit.nodes)
+        for node in nodes:
+            last = node is nodes[-1]
+            names = [value.name for value in (unit.outputs if last else node.outputs)]
+            copy = self._copy(node, unit, [self._raw(name) for name in names])
+            if node is unit.main and unit.kind == "linear":
+                self._weights(unit, copy)
+            self.nodes.append(copy)
+            for name in names:
+                if name in self.scales:
+                    self._quantize(name, self._raw(name))
+
+    def _weights(self, unit: Unit, copy: onnx.NodeProto) -> None:
+        input_scale = np.float32(self.scales[unit.inputs[0].name].scale)
+        codes = self.codes[unit.main.name].with_room_for_bias(input_scale)
+        self._restored(copy, 1, f"{copy.name}.weights", codes.codes, codes.scale, codes.axis)
+        if codes.bias is None:
+            return
+        while len(copy.input) < 3:
+            copy.input.append("")
+        steps = (codes.scale * input_scale).astype(np.float32)
+        steps = np.broadcast_to(steps, codes.bias.shape).copy() if steps.size == 1 and codes.bias.size > 1 else steps
+        whole = np.rint(codes.bias.astype(np.float64) / steps)
+        self._restored(copy, 2, f"{copy.name}.bias", whole.astype(np.int32), steps, 0)
+
+    def _restored(self, copy: onnx.NodeProto, place: int, name: str, codes: np.ndarray, scale: np.ndarray, axis: int) -> None:
+        per_axis = scale.size > 1
+        zero = np.zeros(scale.shape if per_axis else (), codes.dtype)
+        inputs = [
+            self._constant(name, codes),
+            self._constant(f"{name}.scale", scale if per_axis else scale.reshape(())),
+            self._constant(f"{name}.zero", zero),
+        ]
+        copy.input[place] = self._add("DequantizeLinear", inputs, f"{name}.restored", f"{name}.DQ", **({"axis": axis} if per_axis else {}))
+
+    def _prelu(self, unit: Unit) -> None:
+        node = unit.main
+        source, target = unit.inputs[0].name, unit.outputs[0].name
+        slopes = numpy_helper.to_array(self.constants[node.inputs[1].name]).reshape(-1).astype(np.float32)
+        channels = unit.inputs[0].shape[1]
+        slopes = np.broadcast_to(slopes, (channels,))
+        # Each channel's slope is exact: code +-127 with a scale of its own.
+        scale = np.where(slopes == 0, np.float32(1), np.abs(slopes) / np.float32(127)).astype(np.float32)
+        codes = (np.sign(slopes) * 127).astype(np.int8).reshape(-1, 1, 1, 1)
+        pair, zero = self._pair(source), self._pair(source)[1]
+        bent, code = slopes.max() > 1, f"{source}.code"
+        if bent:
+            code = self._add("Min", [f"{source}.code", zero], f"{target}.below", f"{node.name}.below")
+        read = self._add("DequantizeLinear", [code, *pair], f"{target}.read", f"{node.name}.read")
+        conv = helper.make_node("Conv", [read, ""], [f"{target}.bent"], name=node.name, group=int(channels), kernel_shape=[1, 1])
+        self._restored(conv, 1, f"{node.name}.slopes", codes, scale, 0)
+        self.nodes.append(conv)
+        sloped = self._add("QuantizeLinear", [f"{target}.bent", *pair], f"{target}.sloped", f"{node.name}.sloped")
+        if bent:
+            above = self._add("Max", [f"{source}.code", zero], f"{target}.above", f"{node.name}.above")
+            shifted = self._add("Sub", [sloped, zero], f"{target}.shifted", f"{node.name}.shifted")
+            self._add("Add", [above, shifted], f"{target}.code", f"{node.name}.sides")
+        else:
+            self._add("Max", [f"{source}.code", sloped], f"{target}.code", f"{node.name}.Max")
+        if target in self.outputs:
+            self._add("DequantizeLinear", [f"{target}.code", *self._pair(target)], target, f"{target}.DQ")
