@@ -123,14 +123,11 @@ class TestSaving:
         assert loaded.origin == statistics.origin
         for name, expected in statistics.tensors.items():
             got = loaded.tensors[name]
-            assert (got.low, got.high, got.values, got.per_channel) == (
-                expected.low,
-                expected.high,
-                expected.values,
-                expected.per_channel,
-            )
+            assert (got.low, got.high, got.values) == (expected.low, expected.high, expected.values)
             assert np.array_equal(got.counts, expected.counts)
-            assert (got.sums is None and expected.sums is None) or np.array_equal(got.sums, expected.sums)
+            for kind in ("channel_low", "channel_high"):
+                assert np.array_equal(getattr(got, kind), getattr(expected, kind)) or getattr(expected, kind) is None
+            assert np.array_equal(got.means(), expected.means()) or expected.means() is got.means() is None
         assert as_bytes(loaded, tmp_path / "t") == as_bytes(statistics, tmp_path / "u")
 
     def test_missing_damaged_and_foreign_statistics(self, tmp_path):
@@ -222,7 +219,10 @@ class TestCollector:
         names = float_activations(model)
         assert names == "image stem stem.relu depth depth.relu6 point sum pooled logits".split()
         statistics = collect(model, feeds(3))
-        assert set(statistics.tensors) == set(names)
+        assert set(statistics.tensors) == set(names), "what is not read is an alias"
+        assert statistics.aliases == {"stem": "stem.relu", "depth": "depth.relu6"}
+        assert tensor_range(statistics.tensors["stem"], "minmax") == tensor_range(statistics.tensors["stem.relu"], "minmax")
+        assert statistics.tensors["stem"].means() is None
         assert statistics.tensors["image"].values == 3 * 3 * 32 * 32
         assert statistics.tensors["stem.relu"].low == 0
         assert statistics.tensors["depth.relu6"].high <= 6
@@ -242,7 +242,7 @@ class TestCollector:
 
     def test_nan_no_images_and_unknown_tensors(self):
         broken = small_network(weights={"stem.bias": np.full(8, np.nan, np.float32)})
-        with pytest.raises(CalibrationError, match=r"tensor 'stem' holds \d+ NaN"):
+        with pytest.raises(CalibrationError, match=r"tensor 'stem.relu' holds \d+ NaN"):
             collect(ir.from_proto(onnx.shape_inference.infer_shapes(broken)), feeds(1))
         model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
         with pytest.raises(CalibrationError, match="no image to calibrate on"):

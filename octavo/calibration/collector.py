@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import onnx_ir as ir
 
+from octavo.calibration.observed import Observed, observed
 from octavo.calibration.statistics import Statistics
+from octavo.calibration.tensor import TensorStatistics
 from octavo.errors import CalibrationError
-from octavo.runtime.tensors import float_activations, read_tensors
+from octavo.runtime.tensors import read_tensors
 
 __all__ = ["collect"]
 
@@ -28,7 +30,7 @@ def collect(
     Args:
         model: the FP32 graph, with shapes and dtypes inferred.
         samples: called once for each group of tensors, gives (what the sample is, feeds with batch dimension 1).
-        tensors: which tensors; all float activations where None.
+        tensors: which tensors; those that can be quantized where None (`octavo.calibration.observed`).
         group_bytes: bound on the tensors fetched at once (`read_tensors`).
 
     Returns:
@@ -37,12 +39,13 @@ def collect(
     Raises:
         CalibrationError: the graph has no float tensor, there is no sample, or a value is NaN or infinite.
     """
-    names = float_activations(model) if tensors is None else tensors
-    if not names:
-        raise CalibrationError("the graph has no float32 tensor to calibrate", "an already quantized model needs no calibration")
-    statistics = Statistics()
-    for where, values in read_tensors(model, names, samples, group_bytes=group_bytes):
+    chosen = observed(model) if tensors is None else Observed(tensors)
+    statistics = Statistics({name: TensorStatistics(axis=chosen.axes.get(name)) for name in chosen.tensors})
+    images = 0
+    for where, values in read_tensors(model, chosen.tensors, samples, group_bytes=group_bytes):
         statistics.update(values, where)
-    if not statistics.tensors:
+        images += 1
+    if not images:
         raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
+    statistics.link(chosen.aliases)
     return statistics

@@ -1,0 +1,98 @@
+"""Per-channel sums and extremes of one tensor, kept so that adding and merging are exact and blind to order and batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+
+__all__ = ["Channels", "channel_axis"]
+
+# Sums are kept as integers in units of 2**-20, because floating-point addition depends on the order.
+_UNIT = 2.0**20
+# Bound on an image's sum, so that thousands of images at this bound still fit int64; what exceeds it has no use for means.
+_LIMIT = 2.0**32
+# Rows of a matrix that are turned into integers at a time.
+_ROWS = 4096
+
+
+def channel_axis(rank: int) -> int | None:
+    """Where the channels are when the graph does not tell: axis 1 of 3-D and larger tensors, the last axis of 2-D ones."""
+    return None if rank < 2 else 1 if rank >= 3 else -1
+
+
+@dataclass
+class Channels:
+    """What is known of each channel; all arrays are empty once the tensor was seen to have no fixed channel axis.
+
+    Attributes:
+        sums: int64 per channel, in units of 2**-20: each image's sum, rounded.
+        low, high: float32 per channel, the exact extremes.
+        values: number of values in each channel.
+    """
+
+    sums: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    low: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    high: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    values: int = 0
+
+    @classmethod
+    def of(cls, value: np.ndarray, axis: int) -> Channels:
+        """The channels of one or more images' tensor.
+
+        Args:
+            value: float32, not empty, images along axis 0; NaN and infinity pass on into `low` and `high`.
+            axis: 1, or -1 for the last axis.
+        """
+        if value.ndim == 2:
+            # Every row is an image: its values are rounded as they are, which no order can change.
+            sums, fits = _row_sums(value)
+            low, high = value.min(axis=0), value.max(axis=0)
+        else:
+            # Image by image: what is rounded must not depend on the batch that an image came in.
+            parts = [_of_image(image, axis) for image in value]
+            fits = all(np.abs(total).max() <= _LIMIT for total, _, _ in parts)
+            sums = sum(np.rint(total * _UNIT).astype(np.int64) for total, _, _ in parts) if fits else np.zeros(0, np.int64)
+            low = np.min([part for _, part, _ in parts], axis=0)
+            high = np.max([part for _, _, part in parts], axis=0)
+        if not fits:
+            return cls()
+        # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
+        return cls(sums, low + np.float32(0), high + np.float32(0), value.size // value.shape[axis])
+
+    def merge(self, other: Channels) -> Channels:
+        """Both together; without channels where the two differ in their number (NHWC, sequences of changing length)."""
+        if self.sums.shape != other.sums.shape or not self.sums.size:
+            return Channels()
+        return Channels(
+            self.sums + other.sums,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.values + other.values,
+        )
+
+    def means(self) -> np.ndarray | None:
+        """Means as float64, or None without channels."""
+        return self.sums.astype(np.float64) / _UNIT / self.values if self.sums.size else None
+
+
+def _row_sums(value: np.ndarray) -> tuple[np.ndarray, bool]:
+    total = np.zeros(value.shape[1], np.int64)
+    for start in range(0, len(value), _ROWS):
+        rows = value[start : start + _ROWS].astype(np.float64)
+        # NaN fails the comparison too; its tensor is refused by its extremes.
+        if not np.abs(rows).max() <= _LIMIT:
+            return np.zeros(0, np.int64), False
+        total += np.rint(rows * _UNIT).astype(np.int64).sum(axis=0)
+    return total, True
+
+
+def _of_image(image: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums (float64), minima and maxima (float32) of one image's channels."""
+    if axis == 1:
+        rows = np.ascontiguousarray(image).reshape(image.shape[0], -1)
+        # OpenCV adds float32 up in float64 without a copy, at twice the speed of numpy's cast and add.
+        return cv2.reduce(rows, 1, cv2.REDUCE_SUM, dtype=cv2.CV_64F).reshape(-1), rows.min(axis=1), rows.max(axis=1)
+    rows = np.ascontiguousarray(image).reshape(-1, image.shape[-1])
+    return cv2.reduce(rows, 0, cv2.REDUCE_SUM, dtype=cv2.CV_64F).reshape(-1), rows.min(axis=0), rows.max(axis=0)

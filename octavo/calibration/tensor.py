@@ -1,0 +1,95 @@
+"""Statistics of one tensor: exact extremes, a histogram with fixed bins, and what is known of each channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.calibration.channels import Channels, channel_axis
+from octavo.calibration.histogram import BINS, add_counts, bin_counts, not_finite
+from octavo.errors import CalibrationError
+
+__all__ = ["TensorStatistics"]
+
+
+@dataclass
+class TensorStatistics:
+    """Statistics of one float tensor over all images.
+
+    Attributes:
+        low, high: exact minimum and maximum (float32 values); +inf and -inf while nothing was seen.
+        counts: int64 of 65536, the histogram of `octavo.calibration.histogram`.
+        values: number of values seen.
+        channels: sums and extremes of each channel; None while no tensor with a channel axis was seen.
+        axis: where the channels are: 1, or -1 for the last; None: by the tensor's rank (`channel_axis`).
+    """
+
+    low: float = float("inf")
+    high: float = float("-inf")
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    values: int = 0
+    channels: Channels | None = None
+    axis: int | None = None
+
+    def update(self, name: str, value: np.ndarray, where: str) -> None:
+        """Add the tensor of one or more images.
+
+        Args:
+            name: the tensor's name, for errors.
+            value: float32, images along axis 0.
+            where: the image, for errors.
+
+        Raises:
+            CalibrationError: a value is NaN or infinite; nothing is added then.
+        """
+        if value.size == 0:
+            return
+        axis = self.axis if self.axis is not None and value.ndim >= 2 else channel_axis(value.ndim)
+        channels = Channels.of(value, axis) if axis is not None else None
+        # NaN passes through minima and maxima.
+        extremes = value if channels is None or not channels.low.size else np.stack([channels.low, channels.high])
+        low, high = float(extremes.min()), float(extremes.max())
+        if not np.isfinite(low) or not np.isfinite(high):
+            raise CalibrationError(
+                f"tensor {name!r} holds {not_finite(bin_counts(value))} NaN or infinite values on {where}",
+                "check the weights and `input:` (scale, mean, std) in params.yaml",
+            )
+        add_counts(value, self.counts)
+        # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
+        self.low, self.high = min(self.low, low) + 0.0, max(self.high, high) + 0.0
+        self.values += value.size
+        self.channels = _both(self.channels, channels)
+
+    @property
+    def channel_low(self) -> np.ndarray | None:
+        """The exact minimum of each channel as float32, or None where the tensor has no fixed channel axis."""
+        return self.channels.low if self.channels is not None and self.channels.low.size else None
+
+    @property
+    def channel_high(self) -> np.ndarray | None:
+        """The exact maximum of each channel as float32, or None where the tensor has no fixed channel axis."""
+        return self.channels.high if self.channels is not None and self.channels.high.size else None
+
+    def means(self) -> np.ndarray | None:
+        """Per-channel means as float64, or None where the tensor has no fixed channel axis."""
+        return self.channels.means() if self.channels is not None else None
+
+    def merge(self, other: TensorStatistics) -> TensorStatistics:
+        """The statistics of both sets of images; exact, associative and commutative."""
+        return TensorStatistics(
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            counts=self.counts + other.counts,
+            values=self.values + other.values,
+            channels=_both(self.channels, other.channels),
+            axis=self.axis if self.axis is not None else other.axis,
+        )
+
+    def values_only(self) -> TensorStatistics:
+        """The same values in another layout: everything but the channels; the histogram is shared, not copied."""
+        return TensorStatistics(self.low, self.high, self.counts, self.values)
+
+
+def _both(one: Channels | None, other: Channels | None) -> Channels | None:
+    return other if one is None else one if other is None else one.merge(other)
