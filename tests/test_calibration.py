@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import onnx.helper as oh
+import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
@@ -12,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from octavo.calibration.collector import collect
 from octavo.calibration.histogram import BINS, bin_counts, bin_edges, bin_middles, not_finite
+from octavo.calibration.observed import observed, quantizable
 from octavo.calibration.ranges import METHODS, tensor_range
 from octavo.calibration.statistics import Statistics, TensorStatistics
 from octavo.errors import CalibrationError, ModelRunError, OutputError
@@ -93,6 +95,21 @@ class TestMerge:
         assert statistics.high == images.max()
         assert statistics.values == images.size
         assert np.allclose(statistics.means(), images.mean(axis=(0, 2, 3)), atol=1e-6)
+
+    def test_the_channels_of_tokens_are_on_the_last_axis(self):
+        tokens = np.random.default_rng(4).standard_normal((3, 7, 5)).astype(np.float32)
+        statistics = TensorStatistics(axis=-1)
+        for image in tokens:
+            statistics.update("t", image[None], "image")
+        assert np.allclose(statistics.means(), tokens.mean(axis=(0, 1)), atol=1e-6)
+        assert np.array_equal(statistics.channel_low, tokens.min(axis=(0, 1)))
+        assert np.array_equal(statistics.channel_high, tokens.max(axis=(0, 1)))
+
+    def test_values_too_large_for_sums_have_a_range_and_no_means(self):
+        for shape in ((1, 2, 2), (1, 4)):
+            statistics = tensor(np.full(shape, -3e38), np.ones(shape))
+            assert (statistics.low, statistics.high) == (np.float32(-3e38), 1)
+            assert statistics.means() is statistics.channel_low is None
 
     def test_shapes_that_change_size_keep_means_shapes_that_change_channels_lose_them(self):
         grown = tensor(np.ones((1, 2, 3, 3)), 3 * np.ones((1, 2, 5, 5)))
@@ -213,6 +230,86 @@ def feeds(count: int, size: int = 32):
     return lambda: ((f"image {place}", {"image": image}) for place, image in enumerate(images))
 
 
+class TestObserved:
+    """Which tensors are read, on small graphs: (nodes, read, aliases)."""
+
+    weight = onh.from_array(np.ones((3, 3, 1, 1), np.float32), "w")
+
+    @classmethod
+    def graph(cls, *nodes: onnx.NodeProto, outputs: str = "y", weights: dict[str, np.ndarray] | None = None) -> ir.Model:
+        image = oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 8, 8])
+        ends = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs.split()]
+        constants = [cls.weight, *(onh.from_array(value, name) for name, value in (weights or {}).items())]
+        model = oh.make_model(
+            oh.make_graph(list(nodes), "g", [image], ends, constants), opset_imports=[oh.make_opsetid("", 18)], ir_version=8
+        )
+        return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+    def test_silu_and_prelu_need_all_their_tensors(self):
+        silu = self.graph(
+            oh.make_node("Conv", ["x", "w"], ["c"]),
+            oh.make_node("Sigmoid", ["c"], ["s"]),
+            oh.make_node("Mul", ["c", "s"], ["m"]),
+            oh.make_node("PRelu", ["m", "slope"], ["y"]),
+            weights={"slope": np.ones((3, 1, 1), np.float32)},
+        )
+        assert observed(silu).tensors == quantizable(silu) == ["x", "c", "s", "m", "y"]
+        assert observed(silu).aliases == {}
+
+    def test_relu_and_clip_fold_unless_something_else_reads_before_them(self):
+        clip = [oh.make_node("Conv", ["x", "w"], ["c"]), oh.make_node("Clip", ["c", "low"], ["y"])]
+        low = {"low": np.float32(0)}
+        assert observed(self.graph(*clip, weights=low)).aliases == {"c": "y"}
+        assert observed(self.graph(*clip, outputs="y c", weights=low)).aliases == {}
+        assert observed(self.graph(*clip, oh.make_node("Conv", ["c", "w"], ["z"]), outputs="y z", weights=low)).aliases == {}
+        computed = self.graph(oh.make_node("ReduceMin", ["x"], ["low"], keepdims=0), *clip)
+        assert "c" in observed(computed).tensors
+        assert observed(self.graph(oh.make_node("Relu", ["x"], ["y"]))).tensors == ["x", "y"]
+
+    def test_layout_is_an_alias_where_no_means_are_needed(self):
+        shape = {"flat": np.array([1, 3, 64], np.int64), "square": np.array([1, 3, 8, 8], np.int64)}
+        moved = self.graph(
+            oh.make_node("Conv", ["x", "w"], ["c"]),
+            oh.make_node("Reshape", ["c", "flat"], ["r"]),
+            oh.make_node("Transpose", ["r"], ["t"], perm=[0, 2, 1]),
+            oh.make_node("Softmax", ["t"], ["s"]),
+            oh.make_node("Transpose", ["s"], ["u"], perm=[0, 2, 1]),
+            oh.make_node("Reshape", ["u", "square"], ["v"]),
+            oh.make_node("Conv", ["v", "w"], ["y"]),
+            weights=shape,
+        )
+        assert observed(moved).tensors == ["x", "c", "s", "v", "y"]
+        assert observed(moved).aliases == {"r": "c", "t": "c", "u": "s"}
+
+    def test_tokens_have_their_channels_last_and_images_do_not(self):
+        tokens = self.graph(
+            oh.make_node("Conv", ["x", "w"], ["c"]),
+            oh.make_node("Reshape", ["c", "flat"], ["r"]),
+            oh.make_node("MatMul", ["r", "square"], ["m"]),
+            oh.make_node("Add", ["m", "bias"], ["y"]),
+            weights={
+                "flat": np.array([1, 3, 64], np.int64),
+                "square": np.ones((64, 64), np.float32),
+                "bias": np.ones(64, np.float32),
+            },
+        )
+        assert observed(tokens).tensors == ["x", "c", "r", "m", "y"]
+        assert observed(tokens).axes == {"r": -1, "m": -1, "y": -1}
+
+    def test_shape_arithmetic_and_weights_are_left_out(self):
+        sized = self.graph(
+            oh.make_node("Shape", ["x"], ["shape"]),
+            oh.make_node("Cast", ["shape"], ["sizes"], to=onnx.TensorProto.FLOAT),
+            oh.make_node("Mul", ["sizes", "two"], ["doubled"]),
+            oh.make_node("Cast", ["doubled"], ["target"], to=onnx.TensorProto.INT64),
+            oh.make_node("Resize", ["x", "", "", "target"], ["y"], mode="nearest"),
+            weights={"two": np.float32(2)},
+        )
+        assert observed(sized).tensors == ["x", "y"]
+        with pytest.raises(CalibrationError, match="no float32 tensor to calibrate"):
+            observed(self.graph(oh.make_node("Exp", ["x"], ["e"]), oh.make_node("Log", ["e"], ["y"])))
+
+
 class TestCollector:
     def test_the_image_pass_sees_every_activation_once(self):
         model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
@@ -227,13 +324,77 @@ class TestCollector:
         assert statistics.tensors["stem.relu"].low == 0
         assert statistics.tensors["depth.relu6"].high <= 6
 
-    def test_small_groups_and_another_order_change_nothing_that_counts(self, tmp_path):
+    @given(
+        order=st.permutations(range(5)),
+        cuts=st.sets(st.integers(1, 4)),
+        merges=st.lists(st.booleans(), min_size=5, max_size=5),
+        lanes=st.integers(1, 3),
+    )
+    @settings(max_examples=12, deadline=None)
+    def test_order_batch_partition_and_lanes_do_not_show(self, order, cuts, merges, lanes, tmp_path_factory):
+        """Images 0..4 in any order, cut into batches and into runs that are merged, on any number of threads."""
+        folder = tmp_path_factory.mktemp("c")
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        pictures = [feed["image"] for _, feed in feeds(5)()]
+        pieces = np.split(np.array(order), sorted(cuts))
+        runs: list[list[tuple[str, dict]]] = [[]]
+        for piece, split in zip(pieces, merges, strict=False):
+            runs[-1].append((str(piece), {"image": np.concatenate([pictures[place] for place in piece])}))
+            if split:
+                runs.append([])
+        parts = [collect(model, lambda run=run: run, lanes=lanes) for run in runs if run]
+        merged = parts[-1]
+        for part in parts[:-1]:
+            merged = merged.merge(part)
+        assert as_bytes(merged, folder / "a") == as_bytes(collect(model, feeds(5), lanes=1), folder / "b")
+
+    def test_another_grouping_gives_the_same_up_to_rounding(self):
         model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
         whole, grouped = collect(model, feeds(4)), collect(model, feeds(4), group_bytes=1)
+        assert whole.tensors.keys() == grouped.tensors.keys()
         for name, expected in whole.tensors.items():
-            assert np.allclose([expected.low, expected.high], [grouped.tensors[name].low, grouped.tensors[name].high], atol=1e-5)
-        forward, backward = collect(model, feeds(4)), collect(model, lambda: list(feeds(4)())[::-1])
-        assert as_bytes(forward, tmp_path / "a") == as_bytes(backward, tmp_path / "b")
+            got = grouped.tensors[name]
+            assert np.allclose([expected.low, expected.high], [got.low, got.high], atol=1e-5)
+            assert got.values == expected.values
+
+    def test_images_of_several_sizes_several_inputs_and_side_tensors(self):
+        """A fully convolutional graph with a shared initializer, an int64 input and a constant branch."""
+        weight = onh.from_array(np.full((3, 3, 1, 1), 0.5, np.float32), "w")
+        nodes = [
+            oh.make_node("Conv", ["image", "w"], ["a"], "first"),
+            oh.make_node("Conv", ["a", "w"], ["b"], "second"),
+            oh.make_node("Gather", ["table", "index"], ["picked"], "pick", axis=0),
+            oh.make_node("Mul", ["b", "picked"], ["c"], "scale"),
+            oh.make_node("Mul", ["c", "zero"], ["nothing"], "constant"),
+            oh.make_node("Slice", ["c", "start", "start"], ["empty"], "cut"),
+            oh.make_node("Relu", ["empty"], ["empty.relu"], "empty.relu"),
+        ]
+        outputs = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("nothing", "empty.relu")]
+        inputs = [
+            oh.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["n", 3, "h", "w"]),
+            oh.make_tensor_value_info("index", onnx.TensorProto.INT64, [1]),
+        ]
+        constants = {"table": np.array([1, 2], np.float32), "zero": np.zeros((3, 1, 1), np.float32), "start": np.zeros(1, np.int64)}
+        initializers = [weight, *(onh.from_array(value, name) for name, value in constants.items())]
+        proto = oh.make_model(
+            oh.make_graph(nodes, "g", inputs, outputs, initializers), opset_imports=[oh.make_opsetid("", 18)], ir_version=8
+        )
+        sizes = [(1, 4, 6), (2, 5, 3), (1, 4, 6)]
+        generator = np.random.default_rng(0)
+        samples = [
+            (str(place), {"image": generator.random((n, 3, h, w), np.float32), "index": np.array([place % 2])})
+            for place, (n, h, w) in enumerate(sizes)
+        ]
+        statistics = collect(ir.from_proto(onnx.shape_inference.infer_shapes(proto)), lambda: samples)
+        assert statistics.tensors["image"].values == 3 * (24 + 30 + 24)
+        images = np.concatenate([feed["image"].transpose(1, 0, 2, 3).reshape(3, -1) for _, feed in samples], axis=1)
+        assert np.allclose(statistics.tensors["image"].means(), images.mean(axis=1), atol=1e-6)
+        assert np.array_equal(statistics.tensors["image"].channel_low, images.min(axis=1))
+        assert np.array_equal(statistics.tensors["image"].channel_high, images.max(axis=1))
+        assert tensor_range(statistics.tensors["nothing"], "mse") == (0, 0)
+        assert statistics.tensors["empty.relu"].values == 0
+        assert (statistics.tensors["picked"].low, statistics.tensors["picked"].high) == (1, 2)
+        assert "index" not in statistics.tensors
 
     def test_the_model_is_left_as_it_was(self):
         model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
