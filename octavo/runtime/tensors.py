@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from octavo.errors import ModelRunError
 from octavo.runtime.session import Session
@@ -112,23 +113,25 @@ def open_groups(
         ModelRunError: ONNX Runtime cannot load the graph.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
-        path = Path(folder) / "model.onnx"
+        whole = Path(folder) / "model.onnx"
         # Weights in a file of their own are mapped by ONNX Runtime; inside the graph they would be held three times.
-        ir.save(model, path, external_data="weights")
-        # A caller that keeps no reference either gets the memory of the weights back.
+        ir.save(model, whole, external_data="weights")
+        # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
         del model
         gc.collect()
-        light = ir.load(path)
-        values = _values(light)
-        inputs = {value.name or "" for value in light.graph.inputs}
         for group in groups:
+            part = ir.load(whole)
+            values = _values(part)
+            inputs = {value.name or "" for value in part.graph.inputs}
             computed = [values[name] for name in group if name not in inputs]
             session = None
             if computed:
-                # Only the group: ONNX Runtime then leaves out what lies behind it.
-                light.graph.outputs.clear()
-                light.graph.outputs.extend(computed)
-                ir.save(light, path)
+                # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
+                part.graph.outputs.clear()
+                part.graph.outputs.extend(computed)
+                RemoveUnusedNodesPass()(part)
+                path = Path(folder) / "group.onnx"
+                ir.save(part, path)
                 session = Session(path, name=what, optimization=optimization, threads=threads, memory_pattern=False, arena=False)
             opened = Group([values[name] for name in group], inputs, session)
             del session
