@@ -1,5 +1,7 @@
 """Statistics merge exactly whatever the order and partition; ranges do what their methods promise."""
 
+import math
+
 import numpy as np
 import onnx
 import onnx.helper as oh
@@ -11,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.collector import collect
 from octavo.calibration.histogram import BINS, bin_counts, bin_edges, bin_middles, not_finite
 from octavo.calibration.observed import observed, quantizable
 from octavo.calibration.ranges import METHODS, tensor_range
 from octavo.calibration.statistics import Statistics, TensorStatistics
 from octavo.errors import CalibrationError, ModelRunError, OutputError
+from octavo.params.grammar import Int8
 from octavo.runtime.tensors import float_activations, read_tensors
 
 FINITE = st.floats(-(2.0**40), 2.0**40, width=32)
@@ -216,12 +220,86 @@ class TestRanges:
         assert best <= 1.03 * min(dense)
         assert best <= error(*tensor_range(statistics, "minmax"))
 
+    @pytest.mark.parametrize("draw", ["laplace", "exponential", "standard_cauchy"])
+    def test_entropy_is_the_least_divergence_of_the_published_method(self, draw):
+        """Against Migacz's pseudocode, value by value and without numpy's help; outliers are cut, the bulk is kept."""
+        values = getattr(np.random.default_rng(8), draw)(size=3000).astype(np.float32)
+        values = np.append(values, np.abs(values).max() * 8).astype(np.float32)
+        statistics = tensor(values)
+        high = tensor_range(statistics, "entropy")[1]
+        assert 0 < high < values.max(), "ONNX Runtime's defaults leave the extremes as they are"
+        top, resolution = float(max(-values.min(), values.max())), 2048
+        levels = 256 if values.min() >= 0 else 128
+        histogram = [0] * resolution
+        bins = np.flatnonzero(statistics.counts)
+        for middle, count in zip(bin_middles(bins), statistics.counts[bins], strict=True):
+            if middle:
+                histogram[min(int(abs(middle) / top * resolution), resolution - 1)] += int(count)
+        divergences = {stop: self.divergence(histogram, stop, levels) for stop in range(levels, resolution + 1, levels // 8)}
+        assert high == pytest.approx(top * min(divergences, key=divergences.get) / resolution, rel=1e-6)
+
+    @staticmethod
+    def divergence(histogram: list[int], stop: int, levels: int) -> float:
+        reference = [float(count) for count in histogram[:stop]]
+        reference[-1] += sum(histogram[stop:])
+        groups: dict[int, list[int]] = {}
+        for place in range(stop):
+            groups.setdefault(place * levels // stop, []).append(place)
+        quantized = [0.0] * stop
+        for places in groups.values():
+            filled = [place for place in places if histogram[place]]
+            for place in filled:
+                quantized[place] = sum(histogram[place] for place in filled) / len(filled)
+        p, q = sum(reference), sum(quantized)
+        if not q:
+            return math.inf
+        return sum(
+            one / p * math.log(one / p / (other / q or 1e-9)) for one, other in zip(reference, quantized, strict=True) if one
+        )
+
     def test_constant_tensors(self):
         for method in METHODS:
             assert tensor_range(tensor(np.zeros(10)), method) == (0, 0)
             low, high = tensor_range(tensor(np.full(10, 5.0)), method)
             assert low == 0
             assert high == pytest.approx(5, rel=0.01)
+
+
+class TestChoice:
+    @pytest.fixture(scope="class")
+    def statistics(self) -> Statistics:
+        return collect(ir.from_proto(onnx.shape_inference.infer_shapes(small_network())), feeds(3))
+
+    def test_one_method_for_all_and_a_choice_for_some(self, statistics):
+        plain = chosen_ranges(statistics, Int8(method="minmax"))
+        assert plain == {name: tensor_range(tensor, "minmax") for name, tensor in statistics.tensors.items()}
+        recipe = Int8(
+            method="minmax",
+            percentile=60,
+            ranges={"po*": {"method": "percentile"}, "sum": [-1, 2], "image": {"method": "percentile", "percentile": 90}},
+        )
+        chosen = chosen_ranges(statistics, recipe)
+        for name in ("point", "pooled"):
+            assert chosen[name] == tensor_range(statistics.tensors[name], "percentile", percentile=60) != plain[name]
+        assert chosen["image"] == tensor_range(statistics.tensors["image"], "percentile", percentile=90)
+        assert chosen["sum"] == (-1, 2)
+        assert chosen["logits"] == plain["logits"]
+        assert list(chosen_ranges(statistics, recipe, ["sum", "unseen"])) == ["sum"]
+
+    def test_a_name_goes_before_a_pattern_and_holds_for_what_shares_its_q(self, statistics):
+        chosen = chosen_ranges(statistics, Int8(method="minmax", ranges={"*": {"method": "mse"}, "stem": [0, 3]}))
+        assert chosen["stem"] == chosen["stem.relu"] == (0, 3), "the Conv's output and its ReLU's are one Q"
+        assert chosen["point"] == tensor_range(statistics.tensors["point"], "mse")
+
+    def test_fixed_bounds_hold_zero_and_mirror_where_the_recipe_does(self, statistics):
+        assert chosen_ranges(statistics, Int8(ranges={"sum": [1, 2]}))["sum"] == (0, 2)
+        assert chosen_ranges(statistics, Int8(symmetric=True, ranges={"sum": [-1, 2]}))["sum"] == (-2, 2)
+
+    def test_a_pattern_that_matches_nothing_names_near_matches(self, statistics):
+        with pytest.raises(CalibrationError, match=r"`int8.ranges` names 'pont'.*\n.*did you mean point"):
+            chosen_ranges(statistics, Int8(ranges={"pont": [0, 1]}))
+        with pytest.raises(CalibrationError, match=r"names 'xyz\*'.*\n.*named like .*image"):
+            chosen_ranges(statistics, Int8(ranges={"xyz*": [0, 1]}))
 
 
 def feeds(count: int, size: int = 32):

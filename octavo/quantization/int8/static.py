@@ -18,7 +18,7 @@ from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
 from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer, QuantizationMode
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-from octavo.calibration.ranges import tensor_range
+from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
@@ -87,17 +87,11 @@ def engine_output(quantizer: Any) -> ir.Model:
 
 def _ranges(model: ir.Model, chosen: set[str], statistics: Statistics, recipe: Int8) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Ranges of every tensor that a chosen node reads or writes."""
-    ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for node in model.graph:
-        if node.name not in chosen:
-            continue
-        for value in (*node.inputs, *node.outputs):
-            if value is None or value.name in ranges or value.name not in statistics.tensors:
-                continue
-            low, high = tensor_range(
-                statistics.tensors[value.name], recipe.method, percentile=recipe.percentile, symmetric=recipe.symmetric
-            )
-            ranges[value.name] = (np.array(low, np.float32), np.array(high, np.float32))
+    names = [value.name for node in model.graph if node.name in chosen for value in (*node.inputs, *node.outputs) if value]
+    ranges = {
+        name: (np.array(low, np.float32), np.array(high, np.float32))
+        for name, (low, high) in chosen_ranges(statistics, recipe, names).items()
+    }
     for node in model.graph:
         # A tensor that a pass put in (a mean before its Squeeze) has the values, and so the range, of the one it is reshaped to.
         if node.op_type in RESHAPES and node.name in chosen and node.outputs[0].name in ranges:
