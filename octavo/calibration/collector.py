@@ -25,7 +25,9 @@ __all__ = ["GROUP_BYTES", "collect"]
 
 # Bound on the tensors of one image that are held at once, where one tensor is not larger than this. It decides which tensors share
 # a session, and with that the last bits of the values (`octavo.runtime.tensors`): a constant, not a setting.
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 96 << 20
+# Freed blocks above this many bytes go back to the system: with large images, and with small ones.
+_LARGE, _SMALL = 1 << 20, 6 << 20
 
 Feeds = dict[str, np.ndarray]
 Samples = Callable[[], Iterable[tuple[str, Feeds]]]
@@ -57,7 +59,7 @@ def collect(
         CalibrationError: the graph has no float tensor, there is no sample, or a value is NaN or infinite.
         ModelRunError: the graph does not run on a sample.
     """
-    return_freed_blocks()
+    return_freed_blocks(_LARGE)
     chosen = observed(model) if tensors is None else Observed(tensors)
     batched = _batched_inputs(model)
     opened = open_groups(model, group_names(model, chosen.tensors, group_bytes), threads=1)
@@ -66,6 +68,8 @@ def collect(
     statistics = Statistics()
     for group in opened:
         fits = 2 * group.bytes <= group_bytes and (os.cpu_count() or 1) > 1
+        # Where an image's tensors are large its inference takes long enough to hide the page faults.
+        return_freed_blocks(_SMALL if fits else _LARGE)
         images = _Images(samples(), batched)
         for part in _pass(group, chosen.axes, images, lanes or (2 if fits else 1)):
             statistics.absorb(part)

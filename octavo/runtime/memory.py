@@ -10,20 +10,22 @@ __all__ = ["return_freed_blocks"]
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_LARGE = 4 << 20
-_KEPT = 32 << 20
+_KEPT = 64 << 20
 
 
-def return_freed_blocks() -> None:
-    """Have blocks of 4 MiB and more mapped one by one, so that each goes back to the system when it is freed.
+def return_freed_blocks(above: int) -> None:
+    """Have blocks above a size mapped one by one, so that each goes back to the system when it is freed.
 
     glibc raises its own threshold to the largest block that was ever freed (up to 32 MiB) and keeps what is below: a process that
-    fetches a network's tensors then holds twice what it uses. It holds for the process from now on; other C libraries are left
-    as they are.
+    fetches a network's tensors then holds twice what it uses, and more with every image. Mapping costs a page fault for every
+    4 KiB. The setting holds for the process until it is set again; other C libraries are left as they are.
+
+    Args:
+        above: bytes.
     """
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_MMAP_THRESHOLD, above)
         mallopt(_M_TRIM_THRESHOLD, _KEPT)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from octavo.errors import ModelRunError
+from octavo.errors import ModelRunError, OutputError
 from octavo.runtime.session import Session
 
 __all__ = ["Group", "float_activations", "group_names", "open_groups", "read_tensors"]
@@ -111,11 +111,12 @@ def open_groups(
 
     Raises:
         ModelRunError: ONNX Runtime cannot load the graph.
+        OutputError: the system's temporary folder has no room for the model.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
         whole = Path(folder) / "model.onnx"
         # Weights in a file of their own are mapped by ONNX Runtime; inside the graph they would be held three times.
-        ir.save(model, whole, external_data="weights")
+        _save(model, whole, external_data="weights")
         # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
         del model
         gc.collect()
@@ -131,7 +132,7 @@ def open_groups(
                 part.graph.outputs.extend(computed)
                 RemoveUnusedNodesPass()(part)
                 path = Path(folder) / "group.onnx"
-                ir.save(part, path)
+                _save(part, path)
                 session = Session(path, name=what, optimization=optimization, threads=threads, memory_pattern=False, arena=False)
             opened = Group([values[name] for name in group], inputs, session)
             del session
@@ -168,6 +169,19 @@ def read_tensors(
     for group in open_groups(model, groups, optimization=optimization, threads=threads, what=what):
         for where, feeds in samples():
             yield where, group.read(feeds)
+
+
+def _save(model: ir.Model, path: Path, **options: str) -> None:
+    try:
+        ir.save(model, path, **options)
+    except OSError as error:
+        # Weights that cannot be read carry the name of their own file.
+        if isinstance(error.filename, str) and path.parent not in Path(error.filename).parents:
+            raise
+        raise OutputError(
+            f"the temporary folder {path.parent} could not be written: {error.strerror or error}",
+            "free disk space there, or point TMPDIR at a disk that has room for the model",
+        ) from error
 
 
 def _values(model: ir.Model) -> dict[str, ir.Value]:
