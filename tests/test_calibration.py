@@ -1,8 +1,11 @@
 """Statistics merge exactly whatever the order and partition; ranges do what their methods promise."""
 
+import math
+
 import numpy as np
 import onnx
 import onnx.helper as oh
+import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
@@ -10,11 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.collector import collect
 from octavo.calibration.histogram import BINS, bin_counts, bin_edges, bin_middles, not_finite
+from octavo.calibration.observed import observed, quantizable
 from octavo.calibration.ranges import METHODS, tensor_range
 from octavo.calibration.statistics import Statistics, TensorStatistics
 from octavo.errors import CalibrationError, ModelRunError, OutputError
+from octavo.params.grammar import Int8
 from octavo.runtime.tensors import float_activations, read_tensors
 
 FINITE = st.floats(-(2.0**40), 2.0**40, width=32)
@@ -93,6 +99,21 @@ class TestMerge:
         assert statistics.high == images.max()
         assert statistics.values == images.size
         assert np.allclose(statistics.means(), images.mean(axis=(0, 2, 3)), atol=1e-6)
+
+    def test_the_channels_of_tokens_are_on_the_last_axis(self):
+        tokens = np.random.default_rng(4).standard_normal((3, 7, 5)).astype(np.float32)
+        statistics = TensorStatistics(axis=-1)
+        for image in tokens:
+            statistics.update("t", image[None], "image")
+        assert np.allclose(statistics.means(), tokens.mean(axis=(0, 1)), atol=1e-6)
+        assert np.array_equal(statistics.channel_low, tokens.min(axis=(0, 1)))
+        assert np.array_equal(statistics.channel_high, tokens.max(axis=(0, 1)))
+
+    def test_values_too_large_for_sums_have_a_range_and_no_means(self):
+        for shape in ((1, 2, 2), (1, 4)):
+            statistics = tensor(np.full(shape, -3e38), np.ones(shape))
+            assert (statistics.low, statistics.high) == (np.float32(-3e38), 1)
+            assert statistics.means() is statistics.channel_low is None
 
     def test_shapes_that_change_size_keep_means_shapes_that_change_channels_lose_them(self):
         grown = tensor(np.ones((1, 2, 3, 3)), 3 * np.ones((1, 2, 5, 5)))
@@ -199,6 +220,43 @@ class TestRanges:
         assert best <= 1.03 * min(dense)
         assert best <= error(*tensor_range(statistics, "minmax"))
 
+    @pytest.mark.parametrize("draw", ["laplace", "exponential", "standard_cauchy"])
+    def test_entropy_is_the_least_divergence_of_the_published_method(self, draw):
+        """Against Migacz's pseudocode, value by value and without numpy's help; outliers are cut, the bulk is kept."""
+        values = getattr(np.random.default_rng(8), draw)(size=3000).astype(np.float32)
+        values = np.append(values, np.abs(values).max() * 8).astype(np.float32)
+        statistics = tensor(values)
+        high = tensor_range(statistics, "entropy")[1]
+        assert 0 < high < values.max(), "ONNX Runtime's defaults leave the extremes as they are"
+        top, resolution = float(max(-values.min(), values.max())), 2048
+        levels = 256 if values.min() >= 0 else 128
+        histogram = [0] * resolution
+        bins = np.flatnonzero(statistics.counts)
+        for middle, count in zip(bin_middles(bins), statistics.counts[bins], strict=True):
+            if middle:
+                histogram[min(int(abs(middle) / top * resolution), resolution - 1)] += int(count)
+        divergences = {stop: self.divergence(histogram, stop, levels) for stop in range(levels, resolution + 1, levels // 8)}
+        assert high == pytest.approx(top * min(divergences, key=divergences.get) / resolution, rel=1e-6)
+
+    @staticmethod
+    def divergence(histogram: list[int], stop: int, levels: int) -> float:
+        reference = [float(count) for count in histogram[:stop]]
+        reference[-1] += sum(histogram[stop:])
+        groups: dict[int, list[int]] = {}
+        for place in range(stop):
+            groups.setdefault(place * levels // stop, []).append(place)
+        quantized = [0.0] * stop
+        for places in groups.values():
+            filled = [place for place in places if histogram[place]]
+            for place in filled:
+                quantized[place] = sum(histogram[place] for place in filled) / len(filled)
+        p, q = sum(reference), sum(quantized)
+        if not q:
+            return math.inf
+        return sum(
+            one / p * math.log(one / p / (other / q or 1e-9)) for one, other in zip(reference, quantized, strict=True) if one
+        )
+
     def test_constant_tensors(self):
         for method in METHODS:
             assert tensor_range(tensor(np.zeros(10)), method) == (0, 0)
@@ -207,10 +265,127 @@ class TestRanges:
             assert high == pytest.approx(5, rel=0.01)
 
 
+class TestChoice:
+    @pytest.fixture(scope="class")
+    def statistics(self) -> Statistics:
+        return collect(ir.from_proto(onnx.shape_inference.infer_shapes(small_network())), feeds(3))
+
+    def test_one_method_for_all_and_a_choice_for_some(self, statistics):
+        plain = chosen_ranges(statistics, Int8(method="minmax"))
+        assert plain == {name: tensor_range(tensor, "minmax") for name, tensor in statistics.tensors.items()}
+        recipe = Int8(
+            method="minmax",
+            percentile=60,
+            ranges={"po*": {"method": "percentile"}, "sum": [-1, 2], "image": {"method": "percentile", "percentile": 90}},
+        )
+        chosen = chosen_ranges(statistics, recipe)
+        for name in ("point", "pooled"):
+            assert chosen[name] == tensor_range(statistics.tensors[name], "percentile", percentile=60) != plain[name]
+        assert chosen["image"] == tensor_range(statistics.tensors["image"], "percentile", percentile=90)
+        assert chosen["sum"] == (-1, 2)
+        assert chosen["logits"] == plain["logits"]
+        assert list(chosen_ranges(statistics, recipe, ["sum", "unseen"])) == ["sum"]
+
+    def test_a_name_goes_before_a_pattern_and_holds_for_what_shares_its_q(self, statistics):
+        chosen = chosen_ranges(statistics, Int8(method="minmax", ranges={"*": {"method": "mse"}, "stem": [0, 3]}))
+        assert chosen["stem"] == chosen["stem.relu"] == (0, 3), "the Conv's output and its ReLU's are one Q"
+        assert chosen["point"] == tensor_range(statistics.tensors["point"], "mse")
+
+    def test_fixed_bounds_hold_zero_and_mirror_where_the_recipe_does(self, statistics):
+        assert chosen_ranges(statistics, Int8(ranges={"sum": [1, 2]}))["sum"] == (0, 2)
+        assert chosen_ranges(statistics, Int8(symmetric=True, ranges={"sum": [-1, 2]}))["sum"] == (-2, 2)
+
+    def test_a_pattern_that_matches_nothing_names_near_matches(self, statistics):
+        with pytest.raises(CalibrationError, match=r"`int8.ranges` names 'pont'.*\n.*did you mean point"):
+            chosen_ranges(statistics, Int8(ranges={"pont": [0, 1]}))
+        with pytest.raises(CalibrationError, match=r"names 'xyz\*'.*\n.*named like .*image"):
+            chosen_ranges(statistics, Int8(ranges={"xyz*": [0, 1]}))
+
+
 def feeds(count: int, size: int = 32):
     generator = np.random.default_rng(5)
     images = [generator.standard_normal((1, 3, size, size)).astype(np.float32) for _ in range(count)]
     return lambda: ((f"image {place}", {"image": image}) for place, image in enumerate(images))
+
+
+class TestObserved:
+    """Which tensors are read, on small graphs: (nodes, read, aliases)."""
+
+    weight = onh.from_array(np.ones((3, 3, 1, 1), np.float32), "w")
+
+    @classmethod
+    def graph(cls, *nodes: onnx.NodeProto, outputs: str = "y", weights: dict[str, np.ndarray] | None = None) -> ir.Model:
+        image = oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 8, 8])
+        ends = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs.split()]
+        constants = [cls.weight, *(onh.from_array(value, name) for name, value in (weights or {}).items())]
+        model = oh.make_model(
+            oh.make_graph(list(nodes), "g", [image], ends, constants), opset_imports=[oh.make_opsetid("", 18)], ir_version=8
+        )
+        return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+    def test_silu_and_prelu_need_all_their_tensors(self):
+        silu = self.graph(
+            oh.make_node("Conv", ["x", "w"], ["c"]),
+            oh.make_node("Sigmoid", ["c"], ["s"]),
+            oh.make_node("Mul", ["c", "s"], ["m"]),
+            oh.make_node("PRelu", ["m", "slope"], ["y"]),
+            weights={"slope": np.ones((3, 1, 1), np.float32)},
+        )
+        assert observed(silu).tensors == quantizable(silu) == ["x", "c", "s", "m", "y"]
+        assert observed(silu).aliases == {}
+
+    def test_relu_and_clip_fold_unless_something_else_reads_before_them(self):
+        clip = [oh.make_node("Conv", ["x", "w"], ["c"]), oh.make_node("Clip", ["c", "low"], ["y"])]
+        low = {"low": np.float32(0)}
+        assert observed(self.graph(*clip, weights=low)).aliases == {"c": "y"}
+        assert observed(self.graph(*clip, outputs="y c", weights=low)).aliases == {}
+        assert observed(self.graph(*clip, oh.make_node("Conv", ["c", "w"], ["z"]), outputs="y z", weights=low)).aliases == {}
+        computed = self.graph(oh.make_node("ReduceMin", ["x"], ["low"], keepdims=0), *clip)
+        assert "c" in observed(computed).tensors
+        assert observed(self.graph(oh.make_node("Relu", ["x"], ["y"]))).tensors == ["x", "y"]
+
+    def test_layout_is_an_alias_where_no_means_are_needed(self):
+        shape = {"flat": np.array([1, 3, 64], np.int64), "square": np.array([1, 3, 8, 8], np.int64)}
+        moved = self.graph(
+            oh.make_node("Conv", ["x", "w"], ["c"]),
+            oh.make_node("Reshape", ["c", "flat"], ["r"]),
+            oh.make_node("Transpose", ["r"], ["t"], perm=[0, 2, 1]),
+            oh.make_node("Softmax", ["t"], ["s"]),
+            oh.make_node("Transpose", ["s"], ["u"], perm=[0, 2, 1]),
+            oh.make_node("Reshape", ["u", "square"], ["v"]),
+            oh.make_node("Conv", ["v", "w"], ["y"]),
+            weights=shape,
+        )
+        assert observed(moved).tensors == ["x", "c", "s", "v", "y"]
+        assert observed(moved).aliases == {"r": "c", "t": "c", "u": "s"}
+
+    def test_tokens_have_their_channels_last_and_images_do_not(self):
+        tokens = self.graph(
+            oh.make_node("Conv", ["x", "w"], ["c"]),
+            oh.make_node("Reshape", ["c", "flat"], ["r"]),
+            oh.make_node("MatMul", ["r", "square"], ["m"]),
+            oh.make_node("Add", ["m", "bias"], ["y"]),
+            weights={
+                "flat": np.array([1, 3, 64], np.int64),
+                "square": np.ones((64, 64), np.float32),
+                "bias": np.ones(64, np.float32),
+            },
+        )
+        assert observed(tokens).tensors == ["x", "c", "r", "m", "y"]
+        assert observed(tokens).axes == {"r": -1, "m": -1, "y": -1}
+
+    def test_shape_arithmetic_and_weights_are_left_out(self):
+        sized = self.graph(
+            oh.make_node("Shape", ["x"], ["shape"]),
+            oh.make_node("Cast", ["shape"], ["sizes"], to=onnx.TensorProto.FLOAT),
+            oh.make_node("Mul", ["sizes", "two"], ["doubled"]),
+            oh.make_node("Cast", ["doubled"], ["target"], to=onnx.TensorProto.INT64),
+            oh.make_node("Resize", ["x", "", "", "target"], ["y"], mode="nearest"),
+            weights={"two": np.float32(2)},
+        )
+        assert observed(sized).tensors == ["x", "y"]
+        with pytest.raises(CalibrationError, match="no float32 tensor to calibrate"):
+            observed(self.graph(oh.make_node("Exp", ["x"], ["e"]), oh.make_node("Log", ["e"], ["y"])))
 
 
 class TestCollector:
@@ -227,13 +402,77 @@ class TestCollector:
         assert statistics.tensors["stem.relu"].low == 0
         assert statistics.tensors["depth.relu6"].high <= 6
 
-    def test_small_groups_and_another_order_change_nothing_that_counts(self, tmp_path):
+    @given(
+        order=st.permutations(range(5)),
+        cuts=st.sets(st.integers(1, 4)),
+        merges=st.lists(st.booleans(), min_size=5, max_size=5),
+        lanes=st.integers(1, 3),
+    )
+    @settings(max_examples=12, deadline=None)
+    def test_order_batch_partition_and_lanes_do_not_show(self, order, cuts, merges, lanes, tmp_path_factory):
+        """Images 0..4 in any order, cut into batches and into runs that are merged, on any number of threads."""
+        folder = tmp_path_factory.mktemp("c")
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        pictures = [feed["image"] for _, feed in feeds(5)()]
+        pieces = np.split(np.array(order), sorted(cuts))
+        runs: list[list[tuple[str, dict]]] = [[]]
+        for piece, split in zip(pieces, merges, strict=False):
+            runs[-1].append((str(piece), {"image": np.concatenate([pictures[place] for place in piece])}))
+            if split:
+                runs.append([])
+        parts = [collect(model, lambda run=run: run, lanes=lanes) for run in runs if run]
+        merged = parts[-1]
+        for part in parts[:-1]:
+            merged = merged.merge(part)
+        assert as_bytes(merged, folder / "a") == as_bytes(collect(model, feeds(5), lanes=1), folder / "b")
+
+    def test_another_grouping_gives_the_same_up_to_rounding(self):
         model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
         whole, grouped = collect(model, feeds(4)), collect(model, feeds(4), group_bytes=1)
+        assert whole.tensors.keys() == grouped.tensors.keys()
         for name, expected in whole.tensors.items():
-            assert np.allclose([expected.low, expected.high], [grouped.tensors[name].low, grouped.tensors[name].high], atol=1e-5)
-        forward, backward = collect(model, feeds(4)), collect(model, lambda: list(feeds(4)())[::-1])
-        assert as_bytes(forward, tmp_path / "a") == as_bytes(backward, tmp_path / "b")
+            got = grouped.tensors[name]
+            assert np.allclose([expected.low, expected.high], [got.low, got.high], atol=1e-5)
+            assert got.values == expected.values
+
+    def test_images_of_several_sizes_several_inputs_and_side_tensors(self):
+        """A fully convolutional graph with a shared initializer, an int64 input and a constant branch."""
+        weight = onh.from_array(np.full((3, 3, 1, 1), 0.5, np.float32), "w")
+        nodes = [
+            oh.make_node("Conv", ["image", "w"], ["a"], "first"),
+            oh.make_node("Conv", ["a", "w"], ["b"], "second"),
+            oh.make_node("Gather", ["table", "index"], ["picked"], "pick", axis=0),
+            oh.make_node("Mul", ["b", "picked"], ["c"], "scale"),
+            oh.make_node("Mul", ["c", "zero"], ["nothing"], "constant"),
+            oh.make_node("Slice", ["c", "start", "start"], ["empty"], "cut"),
+            oh.make_node("Relu", ["empty"], ["empty.relu"], "empty.relu"),
+        ]
+        outputs = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("nothing", "empty.relu")]
+        inputs = [
+            oh.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["n", 3, "h", "w"]),
+            oh.make_tensor_value_info("index", onnx.TensorProto.INT64, [1]),
+        ]
+        constants = {"table": np.array([1, 2], np.float32), "zero": np.zeros((3, 1, 1), np.float32), "start": np.zeros(1, np.int64)}
+        initializers = [weight, *(onh.from_array(value, name) for name, value in constants.items())]
+        proto = oh.make_model(
+            oh.make_graph(nodes, "g", inputs, outputs, initializers), opset_imports=[oh.make_opsetid("", 18)], ir_version=8
+        )
+        sizes = [(1, 4, 6), (2, 5, 3), (1, 4, 6)]
+        generator = np.random.default_rng(0)
+        samples = [
+            (str(place), {"image": generator.random((n, 3, h, w), np.float32), "index": np.array([place % 2])})
+            for place, (n, h, w) in enumerate(sizes)
+        ]
+        statistics = collect(ir.from_proto(onnx.shape_inference.infer_shapes(proto)), lambda: samples)
+        assert statistics.tensors["image"].values == 3 * (24 + 30 + 24)
+        images = np.concatenate([feed["image"].transpose(1, 0, 2, 3).reshape(3, -1) for _, feed in samples], axis=1)
+        assert np.allclose(statistics.tensors["image"].means(), images.mean(axis=1), atol=1e-6)
+        assert np.array_equal(statistics.tensors["image"].channel_low, images.min(axis=1))
+        assert np.array_equal(statistics.tensors["image"].channel_high, images.max(axis=1))
+        assert tensor_range(statistics.tensors["nothing"], "mse") == (0, 0)
+        assert statistics.tensors["empty.relu"].values == 0
+        assert (statistics.tensors["picked"].low, statistics.tensors["picked"].high) == (1, 2)
+        assert "index" not in statistics.tensors
 
     def test_the_model_is_left_as_it_was(self):
         model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))

@@ -77,6 +77,10 @@ def test_the_scales_are_those_of_our_ranges(model, statistics):
         (q,) = [node for node in quantized.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum"]
         assert q.inputs[1].const_value.numpy() == pytest.approx((high - low) / 255, rel=1e-5)
         assert q.inputs[2].const_value.numpy().dtype == np.uint8
+    bounded = quantize_static(model, statistics, Int8(ranges={"sum": [-1, 9], "stem": [0, 4]})).model
+    scales = {node.inputs[0].name: node.inputs[1].const_value.numpy() for node in bounded.graph if node.op_type == "QuantizeLinear"}
+    assert scales["sum"] == pytest.approx(10 / 255)
+    assert scales["stem.relu"] == pytest.approx(4 / 255)
     weights = {node.inputs[0].name: node for node in quantized.graph if node.op_type == "DequantizeLinear"}["stem.weight_quantized"]
     assert weights.inputs[0].const_value.numpy().dtype == np.int8
     assert weights.inputs[1].const_value.numpy().shape == (8,)

@@ -1,8 +1,15 @@
-"""The image pass: FP32 over the calibration images, statistics of every tensor that quantization may ask for."""
+"""The image pass: FP32 over the calibration images, statistics of every tensor that quantization may ask for.
+
+Images run one at a time, each on one thread, because ONNX Runtime may round differently with another batch or thread count. Two
+images are worked on at once instead, each into statistics of its own; those merge exactly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx_ir as ir
@@ -11,41 +18,146 @@ from octavo.calibration.observed import Observed, observed
 from octavo.calibration.statistics import Statistics
 from octavo.calibration.tensor import TensorStatistics
 from octavo.errors import CalibrationError
-from octavo.runtime.tensors import read_tensors
+from octavo.runtime.memory import return_freed_blocks
+from octavo.runtime.tensors import Group, group_names, open_groups
 
-__all__ = ["collect"]
+__all__ = ["GROUP_BYTES", "collect"]
+
+# Bound on the tensors of one image that are held at once, where one tensor is not larger than this. It decides which tensors share
+# a session, and with that the last bits of the values (`octavo.runtime.tensors`): a constant, not a setting.
+GROUP_BYTES = 96 << 20
+# Freed blocks above this many bytes go back to the system: with large images, and with small ones.
+_LARGE, _SMALL = 1 << 20, 6 << 20
+
+Feeds = dict[str, np.ndarray]
+Samples = Callable[[], Iterable[tuple[str, Feeds]]]
 
 
 def collect(
     model: ir.Model,
-    samples: Callable[[], Iterable[tuple[str, dict[str, np.ndarray]]]],
+    samples: Samples,
     *,
     tensors: list[str] | None = None,
-    group_bytes: int = 96 << 20,
+    group_bytes: int = GROUP_BYTES,
+    lanes: int | None = None,
 ) -> Statistics:
     """Run FP32 on every sample and keep statistics, never tensors.
 
-    Images run one at a time: the result of an integer count or a rounded sum must not depend on who shares a batch.
-
     Args:
-        model: the FP32 graph, with shapes and dtypes inferred.
-        samples: called once for each group of tensors, gives (what the sample is, feeds with batch dimension 1).
+        model: the FP32 graph, with shapes and dtypes inferred; it is not changed.
+        samples: called once for each group of tensors, gives (what the sample is, feeds). Feeds of a graph with a dynamic batch
+            may hold several images; how they are batched and ordered does not show in the result.
         tensors: which tensors; those that can be quantized where None (`octavo.calibration.observed`).
-        group_bytes: bound on the tensors fetched at once (`read_tensors`).
+        group_bytes: bound on the tensors of one image that are fetched at once.
+        lanes: images worked on at once; None: two where the processor has two cores and both images' tensors stay below
+            `group_bytes`. The result is the same.
 
     Returns:
         Statistics without origin.
 
     Raises:
         CalibrationError: the graph has no float tensor, there is no sample, or a value is NaN or infinite.
+        ModelRunError: the graph does not run on a sample.
     """
+    return_freed_blocks(_LARGE)
     chosen = observed(model) if tensors is None else Observed(tensors)
-    statistics = Statistics({name: TensorStatistics(axis=chosen.axes.get(name)) for name in chosen.tensors})
-    images = 0
-    for where, values in read_tensors(model, chosen.tensors, samples, group_bytes=group_bytes):
-        statistics.update(values, where)
-        images += 1
-    if not images:
-        raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
+    batched = _batched_inputs(model)
+    opened = open_groups(model, group_names(model, chosen.tensors, group_bytes), threads=1)
+    # The weights are in a file by the time the first session opens: held here as well, they would count twice.
+    del model
+    statistics = Statistics()
+    for group in opened:
+        fits = 2 * group.bytes <= group_bytes and (os.cpu_count() or 1) > 1
+        # Where an image's tensors are large its inference takes long enough to hide the page faults.
+        return_freed_blocks(_SMALL if fits else _LARGE)
+        images = _Images(samples(), batched)
+        for part in _pass(group, chosen.axes, images, lanes or (2 if fits else 1)):
+            statistics.absorb(part)
+        if not images.taken:
+            raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
     statistics.link(chosen.aliases)
     return statistics
+
+
+class _Images:
+    """Samples cut into single images, for several lanes to take from; the failure that counts is that of the first image."""
+
+    def __init__(self, samples: Iterable[tuple[str, Feeds]], batched: frozenset[str]) -> None:
+        self.taken = 0
+        self._images = _single_images(samples, batched)
+        self._lock = threading.Lock()
+        self._failures: dict[int, BaseException] = {}
+
+    def take(self) -> tuple[int, str, Feeds] | None:
+        """(place, what the image is, feeds), or None where there is none left or something failed."""
+        with self._lock:
+            if self._failures:
+                return None
+            place = self.taken
+            try:
+                where, feeds = next(self._images)
+            except StopIteration:
+                return None
+            except BaseException as error:
+                self._failures[place] = error
+                return None
+            self.taken += 1
+            return place, where, feeds
+
+    def fail(self, place: int, error: BaseException) -> None:
+        """Stop all lanes once they are through with the image they have."""
+        with self._lock:
+            self._failures[place] = error
+
+    def check(self) -> None:
+        """Raise what went wrong at the earliest image: every image before it was taken, so no timing decides which that is."""
+        if self._failures:
+            raise self._failures[min(self._failures)]
+
+
+def _pass(group: Group, axes: dict[str, int], images: _Images, lanes: int) -> list[Statistics]:
+    """One group of tensors over all images: the statistics of each lane."""
+    running = threading.Lock()
+
+    def lane() -> Statistics:
+        part = Statistics({name: TensorStatistics(axis=axes.get(name)) for name in group.names})
+        while (taken := images.take()) is not None:
+            place, where, feeds = taken
+            try:
+                with running:
+                    read = group.read(feeds)
+                for name in group.names:
+                    part.tensors[name].update(name, read.pop(name), where)
+            except BaseException as error:
+                images.fail(place, error)
+        return part
+
+    with ThreadPoolExecutor(max(1, lanes - 1)) as pool:
+        others = [pool.submit(lane) for _ in range(lanes - 1)]
+        parts = [lane(), *(other.result() for other in others)]
+    images.check()
+    return parts
+
+
+def _batched_inputs(model: ir.Model) -> frozenset[str]:
+    """Names of the graph's inputs whose first dimension is dynamic and the same for all: the batch."""
+    inputs = [
+        value for value in model.graph.inputs if not value.is_initializer() and value.shape is not None and len(value.shape) > 0
+    ]
+    images = [value for value in inputs if len(value.shape) == 4 and not isinstance(value.shape[0], int)]
+    if not images:
+        return frozenset()
+    batch = images[0].shape[0]
+    return frozenset(value.name or "" for value in inputs if value is images[0] or value.shape[0] == batch)
+
+
+def _single_images(samples: Iterable[tuple[str, Feeds]], batched: frozenset[str]) -> Iterator[tuple[str, Feeds]]:
+    """Feeds with one image each."""
+    for where, feeds in samples:
+        count = max((len(value) for name, value in feeds.items() if name in batched), default=1)
+        if count == 1:
+            yield where, feeds
+            continue
+        for place in range(count):
+            single = {name: value[place : place + 1] if name in batched else value for name, value in feeds.items()}
+            yield f"{where} [{place}]", single

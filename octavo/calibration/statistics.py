@@ -49,12 +49,18 @@ class Statistics:
                 self.tensors[name] = self.tensors[source].values_only()
                 self.aliases[name] = source
 
+    def absorb(self, other: Statistics) -> None:
+        """Take another set of images in, exactly; tensors that only `other` has are shared with it, not copied."""
+        for name in other._read():
+            if name in self.tensors:
+                self.tensors[name].absorb(other.tensors[name])
+            else:
+                self.tensors[name] = other.tensors[name]
+
     def merge(self, other: Statistics) -> Statistics:
         """Both together, exactly; `origin` is this one's."""
-        merged = Statistics({name: self.tensors[name] for name in self._read()}, self.origin)
-        for name in other._read():
-            tensor = other.tensors[name]
-            merged.tensors[name] = merged.tensors[name].merge(tensor) if name in merged.tensors else tensor
+        merged = Statistics({name: self.tensors[name].merge(TensorStatistics()) for name in self._read()}, self.origin)
+        merged.absorb(other)
         merged.link(self.aliases | other.aliases)
         return merged
 

@@ -75,16 +75,21 @@ class TensorStatistics:
         """Per-channel means as float64, or None where the tensor has no fixed channel axis."""
         return self.channels.means() if self.channels is not None else None
 
+    def absorb(self, other: TensorStatistics) -> None:
+        """Take another set of images in; exact, whatever the order."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        bins = np.flatnonzero(other.counts)
+        self.counts[bins] += other.counts[bins]
+        self.values += other.values
+        self.channels = _both(self.channels, other.channels)
+        self.axis = other.axis if self.axis is None else self.axis
+
     def merge(self, other: TensorStatistics) -> TensorStatistics:
         """The statistics of both sets of images; exact, associative and commutative."""
-        return TensorStatistics(
-            low=min(self.low, other.low),
-            high=max(self.high, other.high),
-            counts=self.counts + other.counts,
-            values=self.values + other.values,
-            channels=_both(self.channels, other.channels),
-            axis=self.axis if self.axis is not None else other.axis,
-        )
+        merged = TensorStatistics()
+        merged.absorb(self)
+        merged.absorb(other)
+        return merged
 
     def values_only(self) -> TensorStatistics:
         """The same values in another layout: everything but the channels; the histogram is shared, not copied."""

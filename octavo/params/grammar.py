@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from octavo.params.block import Block
 from octavo.params.data import Data, ImageSet, Packaged, PackagedSets, Split
 from octavo.params.preprocessing import Input, Resize
-from octavo.params.recipe import Benchmark, Calibrate, Fp16, Gates, Int8, Qat, Validate
+from octavo.params.recipe import Benchmark, Calibrate, Fp16, Gates, Int8, Qat, TensorRange, Validate
 from octavo.params.source import OnnxSource, Source, TorchSource
 from octavo.params.task import Classification, Detection, Embedding, Segmentation, Task
 
@@ -42,6 +42,7 @@ __all__ = [
     "Source",
     "Split",
     "Task",
+    "TensorRange",
     "TorchSource",
     "Validate",
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from octavo.params.block import Block, Fraction, Positive
 
@@ -15,8 +15,12 @@ __all__ = [
     "Gates",
     "Int8",
     "Qat",
+    "TensorRange",
     "Validate",
 ]
+
+Method = Literal["minmax", "percentile", "entropy", "mse"]
+Percentile = Annotated[float, Field(gt=50, le=100)]
 
 
 class Calibrate(Block):
@@ -35,15 +39,39 @@ class Fp16(Block):
     keep_float: tuple[str, ...] = ()
 
 
+class TensorRange(Block):
+    """How the range of one tensor is chosen; what is left out is as in `int8`. A bare pair `[low, high]` stands for `bounds`."""
+
+    method: Method | None = None
+    percentile: Percentile | None = None
+    # Fixed ends of the range, in the tensor's own units; zero is always inside.
+    bounds: tuple[float, float] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pair(cls, value: Any) -> Any:
+        return {"bounds": value} if isinstance(value, list | tuple) else value
+
+    @model_validator(mode="after")
+    def _in_order(self) -> TensorRange:
+        if self.bounds is not None and self.bounds[0] >= self.bounds[1]:
+            raise ValueError(f"[{self.bounds[0]:g}, {self.bounds[1]:g}] is no range: the lower end comes first")
+        if self.bounds is not None and (self.method or self.percentile):
+            raise ValueError("fixed bounds leave nothing for a method to choose: give one of them")
+        return self
+
+
 class Int8(Block):
     """Static and dynamic INT8."""
 
     # cpu: uint8 activations x int8 weights, for x86 with VNNI. cpu-no-vnni: 7-bit weights, so that AVX2 does not saturate.
     target: Literal["cpu", "cpu-no-vnni"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
-    method: Literal["minmax", "percentile", "entropy", "mse"] = "mse"
+    method: Method = "mse"
     # For method 'percentile': the share of values, in percent, that the range covers (half of the rest cut on each side).
-    percentile: Annotated[float, Field(gt=50, le=100)] = 99.99
+    percentile: Percentile = 99.99
+    # Tensor names or shell patterns with a choice of their own: {method: percentile, percentile: 99.9}, or fixed ends: [-1, 6].
+    ranges: dict[str, TensorRange] = Field(default_factory=dict)
     per_channel: bool = True
     # Symmetric activations (zero point 128); costs half the range behind ReLU.
     symmetric: bool = False

@@ -62,7 +62,9 @@ class Session:
         provider: `cpu` or `cuda`.
         threads: intra-op threads; 0 takes one a core.
         optimization: `off`, `basic`, `extended` or `all`.
-        memory_pattern: false frees each activation once it is used instead of planning one arena for all.
+        memory_pattern: false frees each activation once it is used instead of planning one block for all.
+        arena: false gives freed memory back to the system instead of keeping it for the next run.
+        name: what errors call the graph; its path where None.
         save_optimized: write the graph that really runs here.
 
     Raises:
@@ -77,9 +79,11 @@ class Session:
         threads: int = 0,
         optimization: str = "all",
         memory_pattern: bool = True,
+        arena: bool = True,
+        name: str | None = None,
         save_optimized: str | Path | None = None,
     ) -> None:
-        self.name = "<graph in memory>" if isinstance(model, bytes) else str(model)
+        self.name = name or ("<graph in memory>" if isinstance(model, bytes) else str(model))
         if provider not in available_providers():
             raise ModelRunError(
                 f"execution provider {provider!r} is not in this ONNX Runtime (it has: {', '.join(available_providers())})",
@@ -93,6 +97,7 @@ class Session:
         options.inter_op_num_threads = 1
         options.graph_optimization_level = LEVELS[optimization]
         options.enable_mem_pattern = memory_pattern
+        options.enable_cpu_mem_arena = arena
         options.log_severity_level = 3
         for key, value in session_config().items():
             options.add_session_config_entry(key, value)

@@ -1,25 +1,61 @@
-"""Reading a graph's inner tensors in bounded memory: they are made outputs in groups, one group at a time."""
+"""Reading a graph's inner tensors in bounded memory: they are made outputs in groups, one group at a time.
+
+Which operators ONNX Runtime fuses depends on the outputs, and a fused Conv + Add or Conv + BatchNormalization rounds differently.
+The groups follow from the graph and `group_bytes` alone, so the same call always gives the same bits; another `group_bytes` may
+change the last ones.
+"""
 
 from __future__ import annotations
 
+import gc
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from octavo.errors import ModelRunError
+from octavo.errors import ModelRunError, OutputError
 from octavo.runtime.session import Session
 
-__all__ = ["float_activations", "read_tensors"]
+__all__ = ["Group", "float_activations", "group_names", "open_groups", "read_tensors"]
 
-# ONNX messages above 2 GB cannot be serialised; such graphs go through a file with external data.
-_IN_MEMORY = 1_500_000_000
 # A tensor whose size the graph does not tell counts as this many bytes.
 _UNKNOWN = 8 << 20
 
 Sample = tuple[str, dict[str, np.ndarray]]
+
+
+class Group:
+    """Some of a graph's tensors, and a session that gives them.
+
+    Attributes:
+        names: the tensors, in the order asked for.
+        bytes: their size for one image, as shape inference knows it.
+    """
+
+    def __init__(self, values: Sequence[ir.Value], inputs: set[str], session: Session | None) -> None:
+        self.names = [value.name or "" for value in values]
+        self.bytes = sum(_bytes(value) for value in values)
+        self._fed = [name for name in self.names if name in inputs]
+        self._computed = [name for name in self.names if name not in inputs]
+        self._session = session
+
+    def read(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run once; several threads may.
+
+        Raises:
+            ModelRunError: the graph does not run.
+        """
+        tensors = {name: feeds[name] for name in self._fed}
+        if self._session is not None:
+            tensors |= self._session.run(feeds, self._computed)
+        return {name: tensors[name] for name in self.names}
+
+    def close(self) -> None:
+        """Let go of the session; what was read stays."""
+        self._session = None
 
 
 def float_activations(model: ir.Model) -> list[str]:
@@ -32,6 +68,76 @@ def float_activations(model: ir.Model) -> list[str]:
         if node.op_type != "Constant":
             names += [value.name for value in node.outputs if _is_float(value) and value.name]
     return [name for name in names if name is not None]
+
+
+def group_names(model: ir.Model, names: Sequence[str], group_bytes: int, *, what: str = "the graph") -> list[list[str]]:
+    """Split tensors, in the order given, into groups whose sizes for one image stay below a bound where one tensor does.
+
+    Raises:
+        ModelRunError: a name is not in the graph.
+    """
+    values = _values(model)
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ModelRunError(f"{what} has no tensor {missing[0]!r} ({len(missing)} missing)", "run the export stage again")
+    groups: list[list[str]] = []
+    total = 0
+    for name in names:
+        size = _bytes(values[name])
+        if not groups or total + size > group_bytes:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += size
+    return groups
+
+
+def open_groups(
+    model: ir.Model,
+    groups: Iterable[Sequence[str]],
+    *,
+    optimization: str = "all",
+    threads: int = 0,
+    what: str = "the graph",
+) -> Iterator[Group]:
+    """Open one group after the other; the one before is closed once the next is asked for.
+
+    Args:
+        model: the graph; it is not changed.
+        groups: names of tensors (`group_names`); graph inputs are allowed.
+        optimization: ONNX Runtime's level; a tensor that is an output survives fusion.
+        threads: intra-op threads; 0 takes one a core.
+        what: the graph's name for errors.
+
+    Raises:
+        ModelRunError: ONNX Runtime cannot load the graph.
+        OutputError: the system's temporary folder has no room for the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        whole = Path(folder) / "model.onnx"
+        # Weights in a file of their own are mapped by ONNX Runtime; inside the graph they would be held three times.
+        _save(model, whole, external_data="weights")
+        # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
+        del model
+        gc.collect()
+        for group in groups:
+            part = ir.load(whole)
+            values = _values(part)
+            inputs = {value.name or "" for value in part.graph.inputs}
+            computed = [values[name] for name in group if name not in inputs]
+            session = None
+            if computed:
+                # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
+                part.graph.outputs.clear()
+                part.graph.outputs.extend(computed)
+                RemoveUnusedNodesPass()(part)
+                path = Path(folder) / "group.onnx"
+                _save(part, path)
+                session = Session(path, name=what, optimization=optimization, threads=threads, memory_pattern=False, arena=False)
+            opened = Group([values[name] for name in group], inputs, session)
+            del session
+            yield opened
+            opened.close()
 
 
 def read_tensors(
@@ -51,9 +157,7 @@ def read_tensors(
         names: tensors to read; graph inputs are allowed.
         samples: called once a group, gives (what the sample is, feeds).
         group_bytes: tensors are fetched together until their sizes, as shape inference knows them, reach this.
-        optimization: ONNX Runtime's level; a tensor that is an output survives fusion.
-        threads: intra-op threads; 0 takes one a core.
-        what: the graph's name for errors.
+        optimization, threads, what: as in `open_groups`.
 
     Yields:
         (sample, tensor name to array) for each sample of each group; the same sample comes back with every group.
@@ -61,34 +165,29 @@ def read_tensors(
     Raises:
         ModelRunError: a name is not in the graph, or the graph does not run.
     """
+    groups = group_names(model, names, group_bytes, what=what)
+    for group in open_groups(model, groups, optimization=optimization, threads=threads, what=what):
+        for where, feeds in samples():
+            yield where, group.read(feeds)
+
+
+def _save(model: ir.Model, path: Path, **options: str) -> None:
+    try:
+        ir.save(model, path, **options)
+    except OSError as error:
+        # Weights that cannot be read carry the name of their own file.
+        if isinstance(error.filename, str) and path.parent not in Path(error.filename).parents:
+            raise
+        raise OutputError(
+            f"the temporary folder {path.parent} could not be written: {error.strerror or error}",
+            "free disk space there, or point TMPDIR at a disk that has room for the model",
+        ) from error
+
+
+def _values(model: ir.Model) -> dict[str, ir.Value]:
     values = {value.name: value for value in model.graph.inputs}
     values |= {value.name: value for node in model.graph for value in node.outputs}
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise ModelRunError(f"{what} has no tensor {missing[0]!r} ({len(missing)} missing)", "run the export stage again")
-    inputs = {value.name for value in model.graph.inputs}
-    for group in _groups([values[name] for name in names], group_bytes):
-        computed = [value for value in group if value.name not in inputs]
-        session = _session(model, computed, optimization, threads) if computed else None
-        for where, feeds in samples():
-            tensors = {value.name: feeds[value.name] for value in group if value.name in inputs}
-            if session is not None:
-                tensors |= session.run(feeds, [value.name for value in computed])
-            yield where, tensors
-
-
-def _groups(values: Sequence[ir.Value], limit: int) -> Iterator[list[ir.Value]]:
-    group: list[ir.Value] = []
-    total = 0
-    for value in values:
-        size = _bytes(value)
-        if group and total + size > limit:
-            yield group
-            group, total = [], 0
-        group.append(value)
-        total += size
-    if group:
-        yield group
+    return {name: value for name, value in values.items() if name}
 
 
 def _bytes(value: ir.Value) -> int:
@@ -97,33 +196,6 @@ def _bytes(value: ir.Value) -> int:
     # A symbolic batch dimension is 1 here: images are read one at a time.
     known = [dim for dim in value.shape[1:] if isinstance(dim, int)]
     return 4 * int(np.prod(known, dtype=np.int64)) if len(known) == max(0, len(value.shape) - 1) else _UNKNOWN
-
-
-def _session(model: ir.Model, outputs: Sequence[ir.Value], optimization: str, threads: int) -> Session:
-    kept = list(model.graph.outputs)
-    try:
-        # Only the group: ONNX Runtime then leaves out what lies behind it.
-        model.graph.outputs.clear()
-        model.graph.outputs.extend(outputs)
-        weights = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-        options = {"optimization": optimization, "threads": threads, "memory_pattern": False}
-        if weights < _IN_MEMORY:
-            return Session(ir.to_proto(_internal(model)).SerializeToString(), **options)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
-            ir.save(model, path, external_data="model.onnx.data")
-            return Session(path, **options)
-    finally:
-        model.graph.outputs.clear()
-        model.graph.outputs.extend(kept)
-
-
-def _internal(model: ir.Model) -> ir.Model:
-    """The model with external weights read in, so that its bytes are complete."""
-    for value in model.graph.initializers.values():
-        if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
-    return model
 
 
 def _is_float(value: ir.Value) -> bool:
