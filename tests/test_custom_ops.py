@@ -174,6 +174,17 @@ class TestEfficientNms:
         assert number.item() == 2
         np.testing.assert_array_equal(values, np.array([[0.9, 0.5, 0]], np.float32))
 
+    def test_nothing_found_and_negative_scores(self):
+        boxes = np.array([[[0, 0, 4, 4]], [[0, 0, 4, 4]]], np.float32)
+        for agnostic in (0, 1):
+            scores = np.array([[[0.1, 0.2]], [[0.1, 0.1]]], np.float32)
+            for value in nms(boxes, scores, score_threshold=0.3, class_agnostic=agnostic):
+                assert not value.any()
+            assert nms(boxes, scores, score_threshold=0.2, class_agnostic=agnostic)[0].ravel().tolist() == [1, 0]
+            number, _, values, _ = nms(boxes, -scores, score_threshold=-0.15, max_output_boxes=3, class_agnostic=agnostic)
+            assert number.ravel().tolist() == ([1, 2] if not agnostic else [1, 1])
+            np.testing.assert_array_equal(values[0], np.array([-0.1, 0, 0], np.float32))
+
     def test_defaults_are_the_plugins(self):
         boxes = np.array([[[0, 0, 4, 4], [9, 9, 12, 12]]], np.float32)
         number, corners, *_ = nms(boxes, np.array([[[0.6], [0.4]]], np.float32))
