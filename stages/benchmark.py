@@ -4,15 +4,19 @@ Writes metrics/<model>/latency.json (described in docs/metrics.md). Reads `input
 """
 
 from itertools import cycle, islice, product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from octavo import cli
 from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.files import write_json
+from octavo.graph.custom_ops import CustomOps
 from octavo.images.dataset import Images, open_set
 from octavo.layout import metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
+from octavo.params.grammar import ModelSpec
 from octavo.progress import say, track
 from octavo.runtime.benchmark import latencies, load_ms, peak_memory_mib
 from octavo.runtime.host import fingerprint
@@ -23,11 +27,23 @@ def main() -> None:
     """Parse, measure, write."""
     chosen = cli.parser(__doc__).parse_args()
     spec = load_model(chosen.params, chosen.model)
+    folder = variant_dir(chosen.model, "fp32")
+    manifest = read_manifest(folder)
+    custom, paths = CustomOps.read(folder, manifest), present_variants(chosen.model)
+    with custom.files(paths) as runs:
+        record = custom.metrics() | _measure(chosen.model, spec, manifest["image_input"], paths, runs)
+    write_json(metrics_dir(chosen.model) / "latency.json", record)
+    if session_warning():
+        say(f"note: {session_warning()}")
+    for operator, ran in custom.metrics().items():
+        say(f"{operator}: {ran}")
+    say(f"{metrics_dir(chosen.model) / 'latency.json'}: {len(paths)} variants, host {record['host.id']}")
+
+
+def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], runs: dict[str, Path]) -> dict[str, Any]:
+    """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
     settings = spec.benchmark
-    manifest = read_manifest(variant_dir(chosen.model, "fp32"))
-    name = manifest["image_input"]
-    paths = present_variants(chosen.model)
-    items = open_set(spec.data.validation, f"models.{chosen.model}.data.validation")
+    items = open_set(spec.data.validation, f"models.{model}.data.validation")
     sizes = [(side, side) for side in settings.resolutions] or [spec.input.size]
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
     record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
@@ -36,9 +52,9 @@ def main() -> None:
     for provider, threads, batch, size in plan:
         images = Images(items, spec.input.model_copy(update={"size": size}), "skip")
         feeds = {name: np.concatenate([tensor for _, tensor in islice(cycle(list(islice(images, batch))), batch)])}
-        rounds = iter(track(range(settings.rounds), f"timing {chosen.model}: {provider}, {threads} threads, batch {batch}"))
+        rounds = iter(track(range(settings.rounds), f"timing {model}: {provider}, {threads} threads, batch {batch}"))
         timed = latencies(
-            paths,
+            runs,
             feeds,
             provider=provider,
             threads=threads,
@@ -60,18 +76,15 @@ def main() -> None:
     largest = max(settings.threads)
     feeds = {name: next(iter(Images(items, spec.input, "skip")))[1]}
     bytes_fp32 = model_bytes(paths["fp32"].parent)
-    for variant, path in track(list(paths.items()), f"loading {chosen.model}'s variants"):
-        size = model_bytes(path.parent)
+    for variant, path in track(list(runs.items()), f"loading {model}'s variants"):
+        size = model_bytes(paths[variant].parent)
         record |= {
             f"{variant}.size_mb": round(size / 1e6, 3),
             f"{variant}.size_ratio": round(size / bytes_fp32, 4),
             f"{variant}.load_ms": round(load_ms(path, provider=settings.providers[0], threads=largest), 1),
             f"{variant}.peak_memory_mib": round(peak_memory_mib(path, feeds, provider=settings.providers[0], threads=largest), 1),
         }
-    write_json(metrics_dir(chosen.model) / "latency.json", record)
-    if session_warning():
-        say(f"note: {session_warning()}")
-    say(f"{metrics_dir(chosen.model) / 'latency.json'}: {len(paths)} variants, {len(plan)} settings, host {record['host.id']}")
+    return record
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from octavo import cli
 from octavo.calibration.collector import collect
 from octavo.deploy.manifest import block_hash, read_manifest
 from octavo.errors import DataError
+from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.images.dataset import Images, image_list, open_set
 from octavo.images.splits import pick
@@ -36,7 +37,7 @@ def main() -> None:
         for item, tensor in track(images, f"calibrating {chosen.model}"):
             yield item.name, {name: tensor}
 
-    statistics = collect(load(folder / MODEL), samples)
+    statistics = collect(CustomOps.read(folder, manifest).part(load(folder / MODEL)), samples)
     statistics.origin = {
         "model": manifest["sha256"],
         "input": block_hash(spec.input),

@@ -32,7 +32,9 @@ def main() -> None:
     with replace_dir(variant_dir(chosen.model, "fp32")) as folder:
         with working(f"exporting {chosen.model}"):
             fetched = fetch(spec.source, spec.input, folder, [tensor for _, tensor in samples])
-        session = Session(folder / MODEL)
+        custom = fetched.custom_ops
+        with custom.files({"fp32": folder / MODEL}) as runs:
+            session = Session(runs["fp32"])
         made = {
             # The file's name without its folder: where it lay on this machine is nobody's business.
             "source": spec.source.model_dump(mode="json") | {"file": Path(spec.source.file).name},
@@ -46,7 +48,9 @@ def main() -> None:
         if fetched.reference is not None:
             hashed = [(item.sha256, tensor) for item, tensor in samples]
             made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder)
-        manifest = write_manifest(folder, name=chosen.model, variant="fp32", spec=spec, image_input=fetched.input_name, made=made)
+        manifest = write_manifest(
+            folder, name=chosen.model, variant="fp32", spec=spec, image_input=fetched.input_name, made=made, custom_ops=custom
+        )
     for note in fetched.notes:
         say(note)
     if "torch" in made:

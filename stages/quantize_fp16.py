@@ -8,13 +8,14 @@ from itertools import islice
 from octavo import cli
 from octavo.deploy.manifest import read_manifest, write_manifest
 from octavo.files import replace_dir
+from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
 from octavo.images.dataset import Images, open_set
 from octavo.images.splits import pick
 from octavo.layout import MODEL, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
-from octavo.quantization.decisions import as_records, summary
+from octavo.quantization.decisions import as_records, left_out, summary
 from octavo.quantization.fp16 import quantize_fp16
 
 # Images on which overflow and loss are looked for.
@@ -32,25 +33,29 @@ def main() -> None:
     images = Images(pick(found, VERIFIED, spec.calibrate.seed), spec.input, spec.data.on_bad_image)
     samples = [{name: tensor} for _, tensor in islice(images, VERIFIED)]
 
+    original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     with working(f"converting {chosen.model} to FP16"):
         result = quantize_fp16(
-            load(source / MODEL), keep_io=spec.fp16.keep_io, keep_float_patterns=spec.fp16.keep_float, samples=samples
+            custom.part(original), keep_io=spec.fp16.keep_io, keep_float_patterns=spec.fp16.keep_float, samples=samples
         )
+    decisions = [*result.decisions, *left_out(custom.untouched(original))]
     folder = variant_dir(chosen.model, "fp16")
     with replace_dir(folder) as temporary:
-        save(result.model, temporary / MODEL)
+        save(custom.restore(result.model, original), temporary / MODEL)
         made = {
             "from_sha256": manifest["sha256"],
             "settings": spec.fp16.model_dump(mode="json"),
-            "nodes": as_records(result.decisions),
+            "nodes": as_records(decisions),
             "verified": {"images": len(samples), "sqnr_db": result.sqnr_db},
         }
-        written = write_manifest(temporary, name=chosen.model, variant="fp16", spec=spec, image_input=name, made=made)
-    for decision in result.decisions:
+        written = write_manifest(
+            temporary, name=chosen.model, variant="fp16", spec=spec, image_input=name, made=made, custom_ops=custom
+        )
+    for decision in decisions:
         if decision.precision == "float":
             say(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}")
     share = written["bytes"] / manifest["bytes"]
-    say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(result.decisions)}")
+    say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(decisions)}")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from octavo import cli
 from octavo.calibration.statistics import Statistics
 from octavo.deploy.manifest import block_hash, read_manifest, write_manifest
 from octavo.files import replace_dir
+from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
-from octavo.quantization.decisions import as_records, summary
+from octavo.quantization.decisions import as_records, left_out, summary
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
 
 
@@ -23,7 +24,8 @@ def main() -> None:
     manifest = read_manifest(source)
     statistics = Statistics.load(calibration_dir(chosen.model))
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
-    model = load(source / MODEL)
+    original, custom = load(source / MODEL), CustomOps.read(source, manifest)
+    model = custom.part(original)
 
     with working(f"quantizing {chosen.model}"):
         results = {
@@ -31,21 +33,28 @@ def main() -> None:
             "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
         }
     for variant, result in results.items():
+        decisions = [*result.decisions, *left_out(custom.untouched(original))]
         made = {
             "from_sha256": manifest["sha256"],
             "settings": spec.int8.model_dump(mode="json"),
             "calibration": {key: statistics.origin[key] for key in ("images", "samples")},
             "corrected_biases": result.corrected,
-            "nodes": as_records(result.decisions),
+            "nodes": as_records(decisions),
         }
         folder = variant_dir(chosen.model, variant)
         with replace_dir(folder) as temporary:
-            save(result.model, temporary / MODEL)
+            save(custom.restore(result.model, original), temporary / MODEL)
             written = write_manifest(
-                temporary, name=chosen.model, variant=variant, spec=spec, image_input=manifest["image_input"], made=made
+                temporary,
+                name=chosen.model,
+                variant=variant,
+                spec=spec,
+                image_input=manifest["image_input"],
+                made=made,
+                custom_ops=custom,
             )
         share = written["bytes"] / manifest["bytes"]
-        say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(result.decisions)}")
+        say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(decisions)}")
 
 
 if __name__ == "__main__":

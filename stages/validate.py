@@ -13,6 +13,7 @@ from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.validation import Validation
 from octavo.files import write_csv, write_json
+from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.images.dataset import Images, open_set, refuse_overlap
 from octavo.layout import calibration_dir, metrics_dir, present_variants, variant_dir
@@ -28,7 +29,10 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     manifest = read_manifest(variant_dir(chosen.model, "fp32"))
     paths = present_variants(chosen.model)
-    sessions = {variant: Session(path) for variant, path in paths.items()}
+    original, custom = load(paths["fp32"]), CustomOps.read(variant_dir(chosen.model, "fp32"), manifest)
+    compared = custom.compared(original) if custom.bodies else []
+    with custom.files(paths, outputs=compared) as runs:
+        sessions = {variant: Session(path) for variant, path in runs.items()}
     where = f"models.{chosen.model}.data.validation"
     classes = (
         number_of_classes(sessions["fp32"].output_shapes[sessions["fp32"].outputs[0]])
@@ -41,20 +45,24 @@ def main() -> None:
     name = manifest["image_input"]
 
     images = Images(items, spec.input, spec.data.on_bad_image)
-    validation = Validation(spec.task, sessions, name)
+    own = [output["name"] for output in manifest["outputs"] if output["name"] in sessions["fp32"].outputs]
+    validation = Validation(spec.task, sessions, name, compared, own if compared else [])
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
+    record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
     record |= torch_baseline(variant_dir(chosen.model, "fp32"), sessions["fp32"], name, spec)
 
     def samples():
         for item, tensor in islice(Images(items, spec.input, spec.data.on_bad_image), spec.validation.layer_samples):
             yield item.name, {name: tensor}
 
-    layers = layer_noise(load(paths["fp32"]), load(paths["int8"]), samples) if "int8" in paths else []
+    layers = layer_noise(custom.whole(original), custom.whole(load(paths["int8"])), samples) if "int8" in paths else []
     folder = metrics_dir(chosen.model)
     write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
     write_csv(folder / "images.csv", validation.rows())
     write_json(folder / "accuracy.json", record)
+    for operator, ran in custom.metrics().items():
+        say(f"{operator}: {ran}; compared: {', '.join(compared)}")
     for skipped in images.skipped:
         say(f"skipped: {skipped}")
     for key, value in record.items():

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from octavo.errors import SourceError
 from octavo.files import read_json, sha256_bytes, sha256_file, write_json
+from octavo.graph.custom_ops import CustomOps
+from octavo.graph.io import load
 from octavo.layout import MANIFEST, MODEL
 from octavo.params.grammar import Block, ModelSpec
 from octavo.runtime.host import fingerprint, versions
@@ -28,7 +32,14 @@ def model_bytes(folder: str | Path) -> int:
 
 
 def write_manifest(
-    folder: str | Path, *, name: str, variant: str, spec: ModelSpec, image_input: str, made: Mapping[str, Any]
+    folder: str | Path,
+    *,
+    name: str,
+    variant: str,
+    spec: ModelSpec,
+    image_input: str,
+    made: Mapping[str, Any],
+    custom_ops: CustomOps | None = None,
 ) -> dict[str, Any]:
     """Write manifest.json for the model.onnx in `folder`, after loading it once.
 
@@ -39,12 +50,19 @@ def write_manifest(
         spec: the model's params.
         image_input: the graph input that takes the image.
         made: what it was made from and with which settings; JSON values.
+        custom_ops: the operators in it that ONNX Runtime lacks; bodies are loaded in their place, and recorded.
 
     Raises:
         ModelRunError: ONNX Runtime cannot load the model.
     """
     folder = Path(folder)
-    session = Session(folder / MODEL)
+    custom_ops = custom_ops or CustomOps()
+    with custom_ops.files({variant: folder / MODEL}) as runs:
+        session = Session(runs[variant])
+    outputs = session.output_shapes
+    if custom_ops.bodies:
+        # As the file has them: what runs may be cut.
+        outputs = {value.name: _shape(value) for value in load(folder / MODEL).graph.outputs}
     manifest = {
         "name": name,
         "variant": variant,
@@ -54,7 +72,9 @@ def write_manifest(
         "bytes": model_bytes(folder),
         "inputs": [{"name": key, "shape": session.input_shapes[key], "type": session.input_types[key]} for key in session.inputs],
         "image_input": image_input,
-        "outputs": [{"name": key, "shape": session.output_shapes[key]} for key in session.outputs],
+        "outputs": [{"name": key, "shape": shape} for key, shape in outputs.items()],
+        # Operators that a service needs a plugin for; `body` (below models/<model>/fp32) is what ran here in their place.
+        "custom_ops": custom_ops.record(),
         "preprocessing": spec.input.model_dump(mode="json"),
         "made": dict(made),
         "versions": {"octavo": importlib.metadata.version("octavo"), **versions()},
@@ -81,3 +101,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if digest != manifest["sha256"]:
         raise SourceError(f"{folder / MODEL} is not the file that its manifest describes", "run `dvc checkout`, or `dvc repro`")
     return manifest
+
+
+def _shape(value: ir.Value) -> list[int | str | None] | None:
+    return None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]

@@ -5,7 +5,7 @@ Keys are dotted, values are numbers or words; `docs/metrics.md` describes each. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +31,16 @@ class Validation:
         task: the model's `task`.
         sessions: variant to session; `fp32` is the reference and must be there.
         input_name: the graph input that takes the image.
+        compared: outputs that fidelity is about; all where empty. With a custom operator at the end it is what that operator reads:
+            one box more moves all boxes behind it.
+        scored: outputs that the task's score gets; all where empty.
     """
 
     task: Any
     sessions: Mapping[str, Session]
     input_name: str
+    compared: Sequence[str] = ()
+    scored: Sequence[str] = ()
     fidelity: dict[str, Fidelity] = field(init=False)
     scores: dict[str, Any] = field(init=False)
     images: list[tuple[str, str, int | None]] = field(default_factory=list)
@@ -60,9 +65,9 @@ class Validation:
             for variant, session in self.sessions.items():
                 outputs = truth if variant == REFERENCE else session.run_finite(feeds, item.name)
                 if variant != REFERENCE:
-                    self.fidelity[variant].update(truth, outputs)
+                    self.fidelity[variant].update(_only(truth, self.compared), outputs)
                 if self.scores:
-                    self.scores[variant].update(outputs, truth, item.label)
+                    self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item.label)
             self.images.append((item.name, item.sha256, item.label))
 
     def record(self, settings: Validate) -> dict[str, Any]:
@@ -104,6 +109,10 @@ class Validation:
             row |= {f"{variant}.cosine": round(fidelity.cosines[place], 6) for variant, fidelity in self.fidelity.items()}
             rows.append(row)
         return rows
+
+
+def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:
+    return {name: outputs[name] for name in names} if names else outputs
 
 
 def _rounded(value: Any) -> Any:

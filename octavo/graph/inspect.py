@@ -57,7 +57,7 @@ def check_supported(model: ir.Model) -> None:
     more = f"; and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
     raise SourceError(
         f"the graph holds custom operators: {listed}{more}; an operator unknown to ONNX Runtime cannot be run here",
-        "export the model without its plugin operators (TensorRT's NMS, for one), or cut the graph before them",
+        "export it to an ONNX file and give that as `source: {kind: onnx}`, which takes custom operators",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Decision", "as_records", "summary"]
+__all__ = ["Decision", "as_records", "left_out", "summary"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,11 @@ class Decision:
     op_type: str
     precision: str
     reason: str
+
+
+def left_out(nodes: Iterable[tuple[str, str, str]]) -> list[Decision]:
+    """Decisions for nodes that quantization never saw: (node, op type, reason) of `CustomOps.untouched`."""
+    return [Decision(node, op_type, "float", reason) for node, op_type, reason in nodes]
 
 
 def as_records(decisions: Iterable[Decision]) -> list[dict[str, Any]]:

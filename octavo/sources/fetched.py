@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.custom_ops import CustomOps
+
 __all__ = ["Fetched", "Reference"]
 
 # Preprocessed input [batch, ...] float32 -> output name to array, as the original framework computes it.
@@ -24,6 +26,7 @@ class Fetched:
         output_names: the graph outputs, in order.
         reference: the original framework's outputs for the same input; None where the source is ONNX itself.
         notes: what was changed on the way, one plain line each.
+        custom_ops: the operators in it that ONNX Runtime lacks; their bodies lie beside the model.
     """
 
     model: ir.Model
@@ -31,3 +34,4 @@ class Fetched:
     output_names: tuple[str, ...]
     reference: Reference | None = None
     notes: list[str] = field(default_factory=list)
+    custom_ops: CustomOps = field(default_factory=CustomOps)

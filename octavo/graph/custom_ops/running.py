@@ -1,0 +1,219 @@
+"""A model with custom operators as graphs that ONNX Runtime runs, and back."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from octavo.errors import SourceError
+from octavo.files import sha256_bytes
+from octavo.graph.custom_ops.bodies import ONNX, Body
+from octavo.graph.custom_ops.cut import Chosen, cut, rejoin, tail
+from octavo.graph.inspect import RUNTIME_DOMAINS
+from octavo.graph.io import load, save
+
+__all__ = ["LAYERS", "CustomOps", "all_nodes"]
+
+# Exporters leave plugins in ONNX's own domain, where the checker, the opset converter and functions cannot have them.
+STAND_IN = "octavo.custom"
+# Below models/<model>/fp32.
+FOLDER = "custom_ops"
+# What quantization is for; behind the last of them a graph is post-processing.
+LAYERS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True)
+class CustomOps:
+    """The custom operators of one model.
+
+    Attributes:
+        bodies: operator to its body; None where there is none, and graphs are cut before it.
+    """
+
+    bodies: Mapping[str, Body | None] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: str | Path, manifest: Mapping[str, Any]) -> CustomOps:
+        """The operators that the manifest of models/<model>/fp32 records, bodies from beside it.
+
+        Raises:
+            SourceError: a body is missing or another one.
+        """
+        bodies: dict[str, Body | None] = {}
+        for op_type, record in manifest.get("custom_ops", {}).items():
+            if record["body"] is None:
+                bodies[op_type] = None
+                continue
+            path = Path(folder) / record["body"]
+            data = path.read_bytes() if path.is_file() else b""
+            if sha256_bytes(data) != record["sha256"]:
+                raise SourceError(f"{path} is not the body that the manifest describes", "run `dvc checkout`, or `dvc repro`")
+            bodies[op_type] = Body(op_type, data, record["origin"], str(path))
+        return cls(bodies)
+
+    def write(self, folder: str | Path) -> None:
+        """Put the bodies beside the model: later stages need that folder only."""
+        for op_type, body in self.bodies.items():
+            if body is not None:
+                path = Path(folder) / _file(op_type)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(body.data)
+
+    def record(self) -> dict[str, dict[str, str | None]]:
+        """For manifests: operator to `body` (its file below models/<model>/fp32), `sha256` and `origin`; body null: cut off."""
+        return {
+            op_type: {"body": _file(op_type), "sha256": body.sha256, "origin": body.origin} if body is not None else {"body": None}
+            for op_type, body in self.bodies.items()
+        }
+
+    def metrics(self) -> dict[str, str]:
+        """For the metrics' records and the log: `custom_ops.<operator>` is how it was run."""
+        return {
+            f"custom_ops.{op_type}": "cut, with all that lies behind it" if body is None else f"body ({body.origin})"
+            for op_type, body in self.bodies.items()
+        }
+
+    def whole(self, model: ir.Model) -> ir.Model:
+        """A copy that runs: bodies attached, cut where there is none; the model itself where it has no custom operator."""
+        if not self.bodies:
+            return model
+        copy = self.attached(model)
+        cut(copy, self._without_body(copy))
+        return copy
+
+    def part(self, model: ir.Model) -> ir.Model:
+        """What is calibrated and quantized: as `whole`, and cut before post-processing too.
+
+        That is a custom operator with no layer (Conv, Gemm, MatMul) behind it. There is nothing to quantize then, and what such an
+        operator reads tells how close two models are; selected boxes do not, as one more or less moves all others.
+        """
+        if not self.bodies:
+            return model
+        copy = self.attached(model)
+        cut(copy, self._ends(copy))
+        return copy
+
+    def restore(self, made: ir.Model, original: ir.Model) -> ir.Model:
+        """What was made from `part(original)` as it goes into a file: with all its custom operators and without bodies."""
+        if not self.bodies:
+            return made
+        whole = self.attached(original)
+        rejoin(made, whole, self._ends(whole))
+        return self.detached(made)
+
+    def untouched(self, model: ir.Model) -> list[tuple[str, str, str]]:
+        """(node, op type, reason) of the nodes that `part` leaves out."""
+        if not self.bodies:
+            return []
+        whole = self.attached(model)
+        off = tail(whole.graph, self._ends(whole))
+        return [
+            (node.name or "", node.op_type, "custom operator" if self._custom(node, whole) else "lies behind a custom operator")
+            for node in off
+        ]
+
+    def compared(self, model: ir.Model) -> list[str]:
+        """Names of the tensors by which variants are compared: outputs, and what cut-off operators read."""
+        return [value.name or "" for value in self.part(model).graph.outputs]
+
+    @contextmanager
+    def files(self, paths: Mapping[str, Path], outputs: Sequence[str] = ()) -> Iterator[dict[str, Path]]:
+        """Files of variants as ONNX Runtime runs them: temporary ones where there are custom operators, else these.
+
+        Args:
+            outputs: tensors that are made outputs besides (what `compared` names).
+        """
+        if not self.bodies:
+            yield dict(paths)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            runs = {}
+            for variant, path in paths.items():
+                model = self.whole(load(path))
+                present = {value.name for value in model.graph.outputs}
+                values = {value.name: value for node in model.graph for value in node.outputs}
+                model.graph.outputs.extend(values[name] for name in outputs if name not in present)
+                runs[variant] = Path(folder) / variant / path.name
+                runs[variant].parent.mkdir(parents=True)
+                save(model, runs[variant])
+            yield runs
+
+    def isolated(self, model: ir.Model) -> ir.Model:
+        """A copy in which custom operators of ONNX's domain have one of their own: the checker and converters need that."""
+        copy = model.clone()
+        for node in list(all_nodes(copy)):
+            if self._custom(node, copy):
+                node.domain = STAND_IN if node.domain in ONNX else node.domain
+                for imports in (copy.opset_imports, *(function.opset_imports for function in copy.functions.values())):
+                    imports.setdefault(node.domain, 1)
+        return copy
+
+    def attached(self, model: ir.Model) -> ir.Model:
+        """A copy as `isolated`, with the bodies as local functions."""
+        copy = self.isolated(model)
+        for domain, op_type in sorted({(node.domain, node.op_type) for node in all_nodes(copy) if self._custom(node, copy)}):
+            body = self.bodies[op_type]
+            if body is not None:
+                _attach(copy, body, domain)
+        return copy
+
+    def detached(self, model: ir.Model) -> ir.Model:
+        """The model, in place, without bodies and with its operators in the domain of their file."""
+        model.functions.clear()
+        for node in list(all_nodes(model)):
+            if node.domain == STAND_IN:
+                node.domain = ""
+        common.RemoveUnusedOpsetsPass()(model)
+        return model
+
+    def _custom(self, node: ir.Node, model: ir.Model) -> bool:
+        if node.op_type not in self.bodies or node.domain in RUNTIME_DOMAINS:
+            return False
+        opset = model.opset_imports.get("", 1)
+        return node.domain not in ONNX or not onnx.defs.has(node.op_type, opset, "")
+
+    def _without_body(self, model: ir.Model) -> Chosen:
+        return lambda node: self._custom(node, model) and self.bodies[node.op_type] is None
+
+    def _ends(self, model: ir.Model) -> Chosen:
+        """Picks the operators without a body, and those that no layer lies behind."""
+        ends = set()
+        for node in all_nodes(model):
+            if self._custom(node, model):
+                behind = tail(model.graph, lambda other, name=node.name: other.name == name)
+                if self.bodies[node.op_type] is None or not any(other.op_type in LAYERS for other in behind):
+                    ends.add(node.name)
+        return lambda node: node.name in ends and node.op_type in self.bodies
+
+
+def _attach(model: ir.Model, body: Body, domain: str) -> None:
+    for place, function in enumerate(body.functions()):
+        if place == 0:
+            function.domain = domain
+        made = ir.serde.deserialize_function(function)
+        # ONNX Runtime reads a function at the model's opset; `Body.check` has seen that it can.
+        made.opset_imports[""] = model.opset_imports[""]
+        other = model.functions.setdefault(made.identifier(), made)
+        if other is not made and ir.to_proto(other) != ir.to_proto(made):
+            raise SourceError(f"{body.where}: two bodies have different functions {made.name!r}", "give one of them another name")
+        for used, version in (*made.opset_imports.items(), (made.domain, 1)):
+            model.opset_imports.setdefault(used, version)
+
+
+def _file(op_type: str) -> str:
+    return f"{FOLDER}/{re.sub(r'[^A-Za-z0-9_]', '_', op_type)}.onnx"
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes of the graph, of all subgraphs and of local functions."""
+    for body in (model.graph, *model.functions.values()):
+        yield from ir.traversal.RecursiveGraphIterator(body)
