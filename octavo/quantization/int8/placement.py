@@ -23,21 +23,24 @@ __all__ = ["decisions_of", "place"]
 WHY = {"linear": "integer kernel", "silu": "SiLU as integer Sigmoid and Mul", "prelu": "PRelu as integer depthwise Conv and Max"}
 
 
-def place(units: list[Unit], kept: Mapping[str, str]) -> dict[Unit, str]:
+def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] | None = None) -> dict[Unit, str]:
     """Decide for every unit.
 
     Args:
         units: of one graph, in topological order.
         kept: node name to the `keep_float` pattern that names it.
+        given: nodes given back to float for another reason: node name to it.
 
     Returns:
         Unit to the reason why it stays float; an INT8 unit has the reason "".
     """
     leads = is_last_weighted(units)
+    named = {name: f"keep_float: {pattern}" for name, pattern in kept.items()}
+    named |= {name: reason or "given back" for name, reason in (given or {}).items()}
     makers = {value: unit for unit in units for value in unit.outputs}
     reasons: dict[Unit, str] = {}
     for unit in units:
-        reasons[unit] = _refusal(unit, leads, makers, reasons, kept)
+        reasons[unit] = _refusal(unit, leads, makers, reasons, named)
     return reasons
 
 
@@ -54,11 +57,11 @@ def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:
 
 
 def _refusal(
-    unit: Unit, leads: Mapping[Unit, bool], makers: Mapping[ir.Value, Unit], reasons: Mapping[Unit, str], kept: Mapping[str, str]
+    unit: Unit, leads: Mapping[Unit, bool], makers: Mapping[ir.Value, Unit], reasons: Mapping[Unit, str], named: Mapping[str, str]
 ) -> str:
     for node in unit.nodes:
-        if node.name in kept:
-            return f"keep_float: {kept[node.name]}"
+        if node.name in named:
+            return named[node.name]
         if node.domain not in ("", "ai.onnx"):
             return f"no INT8 rule for {node.domain}.{node.op_type}"
     if unit not in leads:

@@ -14,12 +14,12 @@ class QParams:
     """Affine quantization of one tensor: real = (code - zero_point) * scale (ONNX QuantizeLinear).
 
     Attributes:
-        scale: float32 > 0.
-        zero_point: uint8 or uint16; its dtype is the codes'.
+        scale: float32 > 0, a scalar; or one for each channel (axis 1), which only a network's heads have.
+        zero_point: uint8 or uint16, of the scale's shape; its dtype is the codes'.
     """
 
-    scale: np.float32
-    zero_point: np.generic
+    scale: np.ndarray
+    zero_point: np.ndarray
 
     @classmethod
     def spanning(cls, low: float, high: float, *, bits: int = 8, symmetric: bool = False) -> QParams:
@@ -43,6 +43,17 @@ class QParams:
             return cls(scale, kind(top // 2 + 1))
         return cls(scale, kind(np.clip(np.rint(-low / scale), 0, top)))
 
+    @classmethod
+    def per_channel(cls, low: np.ndarray, high: np.ndarray) -> QParams:
+        """uint8 parameters whose codes span [low, high] of each channel, widened to hold zero."""
+        pairs = [cls.spanning(float(bottom), float(top)) for bottom, top in zip(low, high, strict=True)]
+        return cls(np.array([pair.scale for pair in pairs]), np.array([pair.zero_point for pair in pairs]))
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether each channel has a scale of its own."""
+        return np.ndim(self.scale) == 1
+
     @property
     def low(self) -> float:
         """The smallest real value with a code."""
@@ -55,9 +66,10 @@ class QParams:
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """Values as their codes give them back: float32 of the same shape."""
-        zero = np.float32(self.zero_point)
-        codes = values / self.scale
+        shape = (1, -1, *[1] * (values.ndim - 2)) if self.by_channel else ()
+        scale, zero = np.reshape(self.scale, shape), np.reshape(self.zero_point.astype(np.float32), shape)
+        codes = values / scale
         np.rint(codes, out=codes)
         np.clip(codes, -zero, np.float32(np.iinfo(self.zero_point.dtype).max) - zero, out=codes)
-        codes *= self.scale
+        codes *= scale
         return codes

@@ -24,6 +24,8 @@ from octavo.quantization.int8.units import CARRIERS, Unit, readers
 __all__ = ["quantized_tensors", "scales_of"]
 
 SHARED_WIDTH = 2.0
+# Of a head channel's extremes: how much wider its codes span, for what calibration did not see.
+_HEAD_ROOM = 1.1
 
 
 def quantized_tensors(int8: Iterable[Unit], outputs: Iterable[ir.Value]) -> list[ir.Value]:
@@ -74,7 +76,26 @@ def scales_of(
         for value in members:
             bits = wide.get(value.name, 8)
             found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=recipe.symmetric)
+    if not recipe.symmetric and recipe.per_channel:
+        found |= _heads(int8, found, statistics)
     return found
+
+
+def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
+    """Outputs of Convs that no INT8 unit reads: a scale for each channel."""
+    members = {node for unit in int8 for node in unit.nodes}
+    heads = {}
+    for unit in int8:
+        value = unit.outputs[0]
+        if unit.kind != "linear" or unit.main.op_type != "Conv" or any(reader in members for reader in readers(value)):
+            continue
+        tensor = statistics.tensors.get(value.name or "")
+        if value.name not in found or tensor is None or tensor.channel_high is None:
+            continue
+        if value.shape is not None and len(tensor.channel_high) == value.shape[1]:
+            low, high = tensor.channel_low * np.float32(_HEAD_ROOM), tensor.channel_high * np.float32(_HEAD_ROOM)
+            heads[value.name] = QParams.per_channel(low, high)
+    return heads
 
 
 def _own_range(value: ir.Value, statistics: Statistics, recipe: Int8) -> tuple[float, float] | None:

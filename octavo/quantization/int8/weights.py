@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.correction import weight_codes
+from octavo.quantization.int8.qparams import QParams
 
 __all__ = ["Codes", "bias_of", "channel_axis", "codes_of", "weights_of"]
 
@@ -37,6 +38,12 @@ class Codes:
         shape = [1] * self.codes.ndim
         shape[self.axis] = -1
         return self.codes.astype(np.float32) * self.scale.reshape(shape if self.scale.size > 1 else [1] * self.codes.ndim)
+
+    def into_codes_of(self, output: QParams) -> Codes:
+        """The same layer putting out the codes of a per-channel output: scale and zero point go into weights and bias."""
+        steps = output.scale.astype(np.float32)
+        bias = (0.0 if self.bias is None else self.bias) / steps + output.zero_point.astype(np.float32)
+        return Codes(self.codes, (self.scale / steps).astype(np.float32), self.axis, bias.astype(np.float32))
 
     def with_room_for_bias(self, input_scale: float) -> Codes:
         """The same layer with scales so large that the bias fits int32 in steps of input scale times weight scale.

@@ -5,6 +5,9 @@
 - A float Conv or Gemm between DQ and Q would be quantized behind the user's back (ONNX Runtime's WeightBiasQuantization rounds its
   weights per tensor: 24 dB -> 7 dB measured). A LeakyRelu of slope 1 (nothing) or 0 (Relu) behind it keeps it out of that
   optimizer, and fuses into the float kernel.
+- A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go into
+  the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for box
+  offsets and class logits would cost boxes most of their codes.
 - PRelu has no integer kernel. With every slope <= 1 it is Max(x, slope x): a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
 """
@@ -84,9 +87,20 @@ class _Writer:
     def _quantize(self, name: str, raw: str) -> None:
         """Q of a tensor, and its DQ where it is an output of the graph."""
         pair = self._pair(name)
-        self._add("QuantizeLinear", [raw, *pair], f"{name}.code", f"{name}.Q")
+        if self.scales[name].by_channel:
+            unit = [
+                self._constant("octavo.head.scale", np.asarray(np.float32(1))),
+                self._constant("octavo.head.zero", np.asarray(np.uint8(0))),
+            ]
+            self._add("QuantizeLinear", [raw, *unit], f"{name}.code", f"{name}.Q")
+        else:
+            self._add("QuantizeLinear", [raw, *pair], f"{name}.code", f"{name}.Q")
         if name in self.outputs and raw != name:
-            self._add("DequantizeLinear", [f"{name}.code", *pair], name, f"{name}.DQ")
+            self._dequantize(name, name, f"{name}.DQ")
+
+    def _dequantize(self, name: str, output: str, node: str) -> str:
+        axis = {"axis": 1} if self.scales[name].by_channel else {}
+        return self._add("DequantizeLinear", [f"{name}.code", *self._pair(name)], output, node, **axis)
 
     def _pair(self, name: str) -> list[str]:
         chosen = self.scales[name]
@@ -101,7 +115,7 @@ class _Writer:
             return name
         restored = f"{name}.for.{unit.name}"
         if not any(restored == output for node in self.nodes[-8:] for output in node.output):
-            self._add("DequantizeLinear", [f"{name}.code", *self._pair(name)], restored, f"{restored}.DQ")
+            self._dequantize(name, restored, f"{restored}.DQ")
         return restored
 
     def _raw(self, name: str) -> str:
@@ -177,7 +191,11 @@ class _Writer:
 
     def _weights(self, unit: Unit, copy: onnx.NodeProto) -> None:
         input_scale = np.float32(self.scales[unit.inputs[0].name].scale)
-        codes = self.codes[unit.main.name].with_room_for_bias(input_scale)
+        codes = self.codes[unit.main.name]
+        output = self.scales.get(unit.outputs[0].name)
+        if output is not None and output.by_channel:
+            codes = codes.into_codes_of(output)
+        codes = codes.with_room_for_bias(input_scale)
         self._restored(copy, 1, f"{copy.name}.weights", codes.codes, codes.scale, codes.axis)
         if codes.bias is None:
             return
@@ -223,4 +241,4 @@ class _Writer:
         else:
             self._add("Max", [f"{source}.code", sloped], f"{target}.code", f"{node.name}.Max")
         if target in self.outputs:
-            self._add("DequantizeLinear", [f"{target}.code", *self._pair(target)], target, f"{target}.DQ")
+            self._dequantize(target, target, f"{target}.DQ")

@@ -1,0 +1,89 @@
+"""How far a quantized network is from FP32, measured where it decides: at the outputs of its last weighted layers, its heads.
+
+Behind the heads stands arithmetic that both networks share (softmax, box decoding, resizing), in which one large coordinate would
+drown the scores. Each channel of a head counts alike: its noise is held against its own variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.quantization.int8.units import Unit, is_last_weighted
+from octavo.runtime.session import Session
+
+__all__ = ["Judge", "as_bytes", "heads_of", "with_outputs"]
+
+# A channel with fewer values than this has no variance of its own; the whole head's stands for it.
+_ENOUGH = 256
+
+
+def heads_of(units: Sequence[Unit]) -> list[ir.Value]:
+    """The tensors behind the last weights, in topological order."""
+    return [unit.outputs[0] for unit, last in is_last_weighted(list(units)).items() if last and unit.kind == "linear"][::-1]
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """A copy of a graph that puts out these tensors and nothing else."""
+    copy = ir.from_proto(ir.to_proto(model))
+    values = {value.name: value for node in copy.graph for value in node.outputs}
+    copy.graph.outputs.clear()
+    copy.graph.outputs.extend(values[name] for name in names)
+    return copy
+
+
+def as_bytes(model: ir.Model) -> bytes:
+    """A graph as ONNX Runtime loads it from memory."""
+    return ir.to_proto(model).SerializeToString()
+
+
+class Judge:
+    """Holds FP32's heads on some images against those of a quantized graph.
+
+    Args:
+        model: FP32, as prepared for INT8.
+        heads: names of the tensors to compare.
+        samples: feeds, batch dimension 1.
+    """
+
+    def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self.heads = list(heads)
+        self.samples = list(samples)
+        session = Session(as_bytes(with_outputs(model, self.heads)))
+        self._true = [session.run(feeds) for feeds in self.samples]
+        self._power = {name: self._variance(name) for name in self.heads}
+
+    def noise(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
+        """Mean noise-to-signal ratio over heads and channels.
+
+        Args:
+            results: the heads on the first `len(results)` samples.
+        """
+        ratios = []
+        for name in self.heads:
+            axis = self._axis(name)
+            error = 0.0
+            for wanted, got in zip(self._true, results, strict=False):
+                difference = np.square(wanted[name].astype(np.float64) - got[name])
+                error = error + difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
+            ratios.append(float(np.mean(error / len(results) / self._power[name])))
+        return float(np.mean(ratios))
+
+    def judge(self, quantized: ir.Model) -> float:
+        """Noise of a graph that puts out the heads, on all samples."""
+        session = Session(as_bytes(quantized))
+        return self.noise([session.run(feeds, self.heads) for feeds in self.samples])
+
+    def _axis(self, name: str) -> int:
+        rank = self._true[0][name].ndim
+        return 1 if rank >= 3 else rank - 1
+
+    def _variance(self, name: str) -> np.ndarray:
+        axis = self._axis(name)
+        stacked = np.concatenate([np.moveaxis(result[name], axis, 0).reshape(result[name].shape[axis], -1) for result in self._true], 1)
+        whole = float(stacked.var(dtype=np.float64))
+        own = stacked.var(axis=1, dtype=np.float64) if stacked.shape[1] >= _ENOUGH else np.full(len(stacked), whole)
+        # A channel that hardly moves decides nothing; its share of the whole bounds what its noise can count.
+        return np.maximum(own, max(whole, 1e-30) * 1e-2)
