@@ -56,7 +56,8 @@ class QParams:
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """Values as their codes give them back: float32 of the same shape."""
         zero = np.float32(self.zero_point)
-        codes = values / self.scale
+        # A scalar stays an array, so that the steps below can work in place.
+        codes = np.asarray(values / self.scale)
         np.rint(codes, out=codes)
         np.clip(codes, -zero, np.float32(np.iinfo(self.zero_point.dtype).max) - zero, out=codes)
         codes *= self.scale
