@@ -11,7 +11,7 @@ __all__ = ["FoldBatchNormPass"]
 class FoldBatchNormPass(ir.passes.InPlacePass):
     """Fold inference-mode `BatchNormalization(x)` = a x + b, with a and b per channel.
 
-    1. All four parameters are constant, training_mode is 0 and only the first output is used; anything else is left alone.
+    1. All four parameters are constant float32, training_mode is 0 and only the first output is used; anything else is left alone.
     2. `x` comes from a Conv with constant weights that nobody else reads: a goes into its weights, b into its bias.
     3. `x` comes from a Concat along axis 1 that nobody else reads: each part takes its slice of a and b, by rule 2 or rule 4. That
        also brings parts of very different range (an image beside features) to one range before INT8 gives them one scale. What
@@ -35,10 +35,10 @@ class FoldBatchNormPass(ir.passes.InPlacePass):
 
 def _affine(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
     training = node.attributes["training_mode"].as_int() if "training_mode" in node.attributes else 0
-    if training or any(list(value.uses()) for value in node.outputs[1:]):
+    if training or any(list(value.uses()) or value.is_graph_output() for value in node.outputs[1:]):
         return None
     constants = [ir.convenience.get_const_tensor(value) if value is not None else None for value in node.inputs[1:5]]
-    if any(constant is None for constant in constants):
+    if any(constant is None or constant.dtype != ir.DataType.FLOAT for constant in constants):
         return None
     gain, shift, mean, variance = (constant.numpy().astype(np.float64) for constant in constants)
     epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5

@@ -8,7 +8,10 @@ ONNX Runtime folds while loading, so that it runs exactly as fast as FP32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnxruntime.quantization import QuantType
 from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
@@ -19,8 +22,9 @@ from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases, weight_codes
-from octavo.quantization.int8.placement import WEIGHTED, place
-from octavo.quantization.int8.static import Int8Result, engine_input, engine_output
+from octavo.quantization.int8.placement import no_kernel
+from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.units import is_weighted
 from octavo.quantization.select import select
 
 __all__ = ["quantize_dynamic"]
@@ -42,7 +46,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     """
     model = ir.from_proto(ir.to_proto(model))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    decisions = [_decided(decision) for decision in place(model, kept)]
+    decisions = [_decided(node, kept) for node in model.graph if node.op_type != "Constant"]
     chosen = {decision.node: decision.op_type for decision in decisions if decision.precision == "int8"}
     if not chosen:
         raise QuantizationError(
@@ -58,7 +62,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     # The engine writes Gemm as MatMul + Add and names the product so.
     names = [name for name, op in chosen.items() if op != "Conv"]
     quantizer = ONNXQuantizer(
-        engine_input(model),
+        _engine_input(model),
         per_channel=recipe.per_channel,
         reduce_range=bits == 7,
         mode=QuantizationMode.IntegerOps,
@@ -73,17 +77,36 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     )
     if names:
         quantizer.quantize_model()
-    return Int8Result(engine_output(quantizer), decisions, corrected)
+    return Int8Result(_engine_output(quantizer), decisions, corrected)
 
 
-def _decided(decision: Decision) -> Decision:
-    if decision.precision == "float":
-        return decision
-    if decision.op_type not in WEIGHTED:
-        return Decision(decision.node, decision.op_type, "float", "dynamic INT8 quantizes weights only")
-    if decision.op_type == "Conv":
-        return Decision(decision.node, decision.op_type, "int8", "weights int8 in the file, computed in float32")
-    return Decision(decision.node, decision.op_type, "int8", "int8 weights, activation ranges at run time")
+def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
+    if node.name in kept:
+        precision, reason = "float", f"keep_float: {kept[node.name]}"
+    elif not is_weighted(node):
+        weighted = node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx")
+        precision, reason = "float", no_kernel(node) if weighted else "dynamic INT8 quantizes weights only"
+    elif node.op_type == "Conv":
+        precision, reason = "int8", "weights int8 in the file, computed in float32"
+    else:
+        precision, reason = "int8", "int8 weights, activation ranges at run time"
+    return Decision(node.name or "", node.op_type, precision, reason)
+
+
+def _engine_input(model: ir.Model) -> onnx.ModelProto:
+    """The graph for ONNX Runtime's quantizer, which trips over shapes stated for initializers that it then transposes."""
+    proto = ir.to_proto(model)
+    for index in reversed(range(len(proto.graph.value_info))):
+        if proto.graph.value_info[index].name in model.graph.initializers:
+            del proto.graph.value_info[index]
+    return proto
+
+
+def _engine_output(quantizer: ONNXQuantizer) -> ir.Model:
+    """The graph that the quantizer wrote, in topological order: it appends some of its nodes out of order."""
+    result = ir.from_proto(quantizer.model.model)
+    result.graph.sort()
+    return result
 
 
 def _store_as_int8(model: ir.Model, node: ir.Node, *, per_channel: bool, bits: int) -> None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, constant, is_last_weighted
 
-__all__ = ["decisions_of", "place"]
+__all__ = ["decisions_of", "no_kernel", "place"]
 
 WHY = {"linear": "integer kernel", "silu": "SiLU as integer Sigmoid and Mul", "prelu": "PRelu as integer depthwise Conv and Max"}
 
@@ -67,7 +67,7 @@ def _refusal(
     if unit not in leads:
         return "no weights follow: decoding and other tails stay float"
     if unit.kind not in CARRIERS | COMBINERS | {"linear", "silu", "prelu"}:
-        return _no_kernel(unit)
+        return no_kernel(unit.main)
     if unit.kind == "linear":
         return ""
     for value in unit.inputs:
@@ -76,8 +76,8 @@ def _refusal(
     return _special(unit)
 
 
-def _no_kernel(unit: Unit) -> str:
-    node = unit.main
+def no_kernel(node: ir.Node) -> str:
+    """Why a node that is no carrier, no combiner and not weighted has no integer kernel."""
     if node.op_type in ("Conv", "Gemm", "MatMul"):
         weights = node.inputs[1]
         if not constant(weights):

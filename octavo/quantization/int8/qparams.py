@@ -68,7 +68,8 @@ class QParams:
         """Values as their codes give them back: float32 of the same shape."""
         shape = (1, -1, *[1] * (values.ndim - 2)) if self.by_channel else ()
         scale, zero = np.reshape(self.scale, shape), np.reshape(self.zero_point.astype(np.float32), shape)
-        codes = values / scale
+        # A scalar stays an array, so that the steps below can work in place.
+        codes = np.asarray(values / scale)
         np.rint(codes, out=codes)
         np.clip(codes, -zero, np.float32(np.iinfo(self.zero_point.dtype).max) - zero, out=codes)
         codes *= scale

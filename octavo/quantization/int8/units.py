@@ -25,8 +25,9 @@ class Unit:
 
     Attributes:
         name: that of its first node.
-        kind: `linear` (Conv, Gemm or MatMul with constant weights), `silu` (Sigmoid and Mul), `prelu` (constant slopes), or the
-            op type of its only node. A Relu or Clip that is its producer's only reader folds into the unit.
+        kind: `linear` (Conv, Gemm or MatMul with constant weights), `silu` (Sigmoid and Mul), `prelu` (a constant
+            slope a channel, or one in all), or the op type of its only node. A Relu, or a Clip with constant bounds, that is its
+            producer's only reader folds into the unit.
         nodes: in topological order.
         inputs: float32 tensors that it reads from outside, each once; constants left out.
         outputs: tensors that it hands on.
@@ -64,14 +65,14 @@ def units_of(model: ir.Model) -> list[Unit]:
         nodes, kind, inner = [node], node.op_type, ()
         if is_weighted(node):
             kind = "linear"
-        elif node.op_type == "PRelu" and constant(node.inputs[1]):
+        elif node.op_type == "PRelu" and _one_slope_a_channel(node):
             kind = "prelu"
         product = _silu(node, outputs)
         if product is not None:
             nodes, kind, inner = [node, product], "silu", (node.outputs[0],)
-        if node.op_type in _FOLDS_BEHIND and (reader := _only_reader(node.outputs[0], outputs)) is not None:
-            if reader.op_type in _FOLDED and reader.inputs[0] is node.outputs[0]:
-                nodes.append(reader)
+        folded = _folded(node, outputs)
+        if folded is not None:
+            nodes.append(folded)
         taken.update(nodes)
         members = set(nodes)
         reads = dict.fromkeys(
@@ -94,6 +95,8 @@ def is_weighted(node: ir.Node) -> bool:
     if len(node.inputs) > 2 and node.inputs[2] is not None and not constant(node.inputs[2]):
         return False
     if node.op_type == "Gemm":
+        if len(node.inputs) > 2 and node.inputs[2] is not None and any(size != 1 for size in list(node.inputs[2].shape or ())[:-1]):
+            return False  # a bias for each row is no bias of a kernel
         settings = {name: attribute.value for name, attribute in node.attributes.items()}
         return not settings.get("transA", 0) and settings.get("alpha", 1.0) == 1.0 and settings.get("beta", 1.0) == 1.0
     return node.op_type == "Conv" or (weights.shape is not None and len(weights.shape) == 2)
@@ -129,11 +132,29 @@ def _only_reader(value: ir.Value, outputs: set[int]) -> ir.Node | None:
     return found[0] if len(found) == 1 and id(value) not in outputs else None
 
 
+def _folded(node: ir.Node, outputs: set[int]) -> ir.Node | None:
+    """The Relu, or Clip with constant bounds, that is all that reads `node`."""
+    reader = _only_reader(node.outputs[0], outputs) if node.op_type in _FOLDS_BEHIND else None
+    if reader is None or reader.op_type not in _FOLDED or reader.graph is not node.graph or reader.inputs[0] is not node.outputs[0]:
+        return None
+    return reader if all(bound is None or constant(bound) for bound in reader.inputs[1:]) else None
+
+
+def _one_slope_a_channel(node: ir.Node) -> bool:
+    """Whether PRelu's slopes are constant and differ between channels only; they broadcast from the last axis backwards."""
+    value, slopes = node.inputs[0], node.inputs[1]
+    if not constant(slopes) or value.shape is None or slopes.shape is None:
+        return False
+    sizes = list(slopes.shape)
+    channel = len(sizes) - len(value.shape) + 1
+    return all(size == 1 or place == channel for place, size in enumerate(sizes))
+
+
 def _silu(node: ir.Node, outputs: set[int]) -> ir.Node | None:
     """The Mul of `x * Sigmoid(x)`, where `node` is that Sigmoid."""
     if node.op_type != "Sigmoid":
         return None
     product = _only_reader(node.outputs[0], outputs)
-    if product is None or product.op_type != "Mul":
+    if product is None or product.op_type != "Mul" or product.graph is not node.graph:
         return None
     return product if set(product.inputs) == {node.inputs[0], node.outputs[0]} else None

@@ -1,7 +1,8 @@
 """Lay Q and DQ around INT8 units so that ONNX Runtime's fusions find each of them, and nothing else.
 
 - One QuantizeLinear a tensor, one DequantizeLinear a reading unit. A tensor that a float unit makes stays float for float readers.
-- A Relu or Clip behind an INT8 kernel goes: the Q's saturation does its work.
+- A Relu or Clip behind an INT8 kernel goes: the Q's saturation does its work. Where the codes reach beyond its bounds (a scale
+  shared in a Concat, symmetric activations), Max and Min of the codes take its place: they are what rounding behind it gives.
 - A float Conv or Gemm between DQ and Q would be quantized behind the user's back (ONNX Runtime's WeightBiasQuantization rounds its
   weights per tensor: 24 dB -> 7 dB measured). A LeakyRelu of slope 1 (nothing) or 0 (Relu) behind it keeps it out of that
   optimizer, and fuses into the float kernel.
@@ -58,7 +59,14 @@ class _Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         self.from_int8 = {value.name for unit in int8 for value in (*unit.outputs, *unit.inner)}
-        self.outputs = {value.name for value in model.graph.outputs}
+        # What must be there as float under its own name: the graph's outputs, and what a subgraph reads from outside.
+        self.outputs = {value.name for value in model.graph.outputs} | {
+            value.name
+            for node in model.graph
+            for value in node.outputs
+            if any(use.node.graph is not model.graph for use in value.uses())
+        }
+        self.restored: set[str] = set()
 
     def written(self) -> ir.Model:
         for value in self.proto.graph.input:
@@ -84,23 +92,46 @@ class _Writer:
 
     # Tensors
 
-    def _quantize(self, name: str, raw: str) -> None:
-        """Q of a tensor, and its DQ where it is an output of the graph."""
+    def _quantize(self, name: str, raw: str, bounds: tuple[float, float] = (-np.inf, np.inf)) -> None:
+        """Q of a tensor, the bounds of the Clip that it takes in, and its DQ where it is an output of the graph."""
         pair = self._pair(name)
         if self.scales[name].by_channel:
-            unit = [
+            # The layer puts out codes already.
+            pair = [
                 self._constant("octavo.head.scale", np.asarray(np.float32(1))),
                 self._constant("octavo.head.zero", np.asarray(np.uint8(0))),
             ]
-            self._add("QuantizeLinear", [raw, *unit], f"{name}.code", f"{name}.Q")
+            limits = []
         else:
-            self._add("QuantizeLinear", [raw, *pair], f"{name}.code", f"{name}.Q")
+            limits = [(op, code) for op, code in self._limits(name, bounds) if code is not None]
+        stages = [f"{name}.{stage}" for stage in ["unbounded", "half_bounded"][: len(limits)]] + [f"{name}.code"]
+        self._add("QuantizeLinear", [raw, *pair], stages[0], f"{name}.Q")
+        for (op, code), source, target in zip(limits, stages, stages[1:], strict=False):
+            self._add(op, [source, self._constant(f"{name}.{op}", code)], target, f"{name}.{op}")
         if name in self.outputs and raw != name:
             self._dequantize(name, name, f"{name}.DQ")
 
     def _dequantize(self, name: str, output: str, node: str) -> str:
         axis = {"axis": 1} if self.scales[name].by_channel else {}
         return self._add("DequantizeLinear", [f"{name}.code", *self._pair(name)], output, node, **axis)
+
+    def _limits(self, name: str, bounds: tuple[float, float]) -> list[tuple[str, np.ndarray | None]]:
+        """The codes of bounds that saturation does not keep: None where it does."""
+        chosen = self.scales[name]
+        top, zero = np.iinfo(chosen.zero_point.dtype).max, float(chosen.zero_point)
+        low, high = (np.clip(np.rint(bound / np.float64(chosen.scale)) + zero, 0, top) for bound in bounds)
+        kind = chosen.zero_point.dtype
+        return [("Max", np.asarray(low, kind) if low > 0 else None), ("Min", np.asarray(high, kind) if high < top else None)]
+
+    def _bounds(self, node: ir.Node) -> tuple[float, float]:
+        """What a folded Relu or Clip keeps its values between."""
+        if node.op_type == "Relu":
+            return 0.0, np.inf
+        found = [-np.inf, np.inf]
+        for place, value in enumerate(node.inputs[1:3]):
+            if value is not None:
+                found[place] = float(ir.convenience.get_const_tensor(value).numpy())
+        return found[0], found[1]
 
     def _pair(self, name: str) -> list[str]:
         chosen = self.scales[name]
@@ -114,7 +145,8 @@ class _Writer:
         if name not in self.scales or (unit not in self.int8 and name not in self.from_int8):
             return name
         restored = f"{name}.for.{unit.name}"
-        if not any(restored == output for node in self.nodes[-8:] for output in node.output):
+        if restored not in self.restored:
+            self.restored.add(restored)
             self._dequantize(name, restored, f"{restored}.DQ")
         return restored
 
@@ -177,7 +209,11 @@ class _Writer:
         return low is not None and float(numpy_helper.to_array(low)) == 0.0
 
     def _integer(self, unit: Unit) -> None:
-        nodes = [unit.main] if unit.nodes[-1].op_type in ("Relu", "Clip") and len(unit.nodes) > 1 else list(unit.nodes)
+        folded = unit.nodes[-1] if len(unit.nodes) > 1 and unit.nodes[-1].op_type in ("Relu", "Clip") else None
+        nodes, bounds = list(unit.nodes), (-np.inf, np.inf)
+        # No integer kernel writes 16 bits, nor do ONNX Runtime's Max and Min read them: there the node stays.
+        if folded is not None and self.scales[folded.outputs[0].name].zero_point.dtype == np.uint8:
+            nodes, bounds = nodes[:-1], self._bounds(folded)
         for node in nodes:
             last = node is nodes[-1]
             names = [value.name for value in (unit.outputs if last else node.outputs)]
@@ -187,7 +223,7 @@ class _Writer:
             self.nodes.append(copy)
             for name in names:
                 if name in self.scales:
-                    self._quantize(name, self._raw(name))
+                    self._quantize(name, self._raw(name), bounds if last else (-np.inf, np.inf))
 
     def _weights(self, unit: Unit, copy: onnx.NodeProto) -> None:
         input_scale = np.float32(self.scales[unit.inputs[0].name].scale)
@@ -196,17 +232,17 @@ class _Writer:
         if output is not None and output.by_channel:
             codes = codes.into_codes_of(output)
         codes = codes.with_room_for_bias(input_scale)
-        self._restored(copy, 1, f"{copy.name}.weights", codes.codes, codes.scale, codes.axis)
+        self._restored(copy, 1, f"{copy.name}.weights", codes.codes, codes.scale, axis=codes.axis)
         if codes.bias is None:
             return
         while len(copy.input) < 3:
             copy.input.append("")
-        steps = (codes.scale * input_scale).astype(np.float32)
+        steps = np.maximum(codes.scale * input_scale, np.finfo(np.float32).tiny).astype(np.float32)
         steps = np.broadcast_to(steps, codes.bias.shape).copy() if steps.size == 1 and codes.bias.size > 1 else steps
         whole = np.rint(codes.bias.astype(np.float64) / steps)
-        self._restored(copy, 2, f"{copy.name}.bias", whole.astype(np.int32), steps, 0)
+        self._restored(copy, 2, f"{copy.name}.bias", whole.astype(np.int32), steps, axis=0)
 
-    def _restored(self, copy: onnx.NodeProto, place: int, name: str, codes: np.ndarray, scale: np.ndarray, axis: int) -> None:
+    def _restored(self, copy: onnx.NodeProto, place: int, name: str, codes: np.ndarray, scale: np.ndarray, *, axis: int) -> None:
         per_axis = scale.size > 1
         zero = np.zeros(scale.shape if per_axis else (), codes.dtype)
         inputs = [
@@ -214,7 +250,9 @@ class _Writer:
             self._constant(f"{name}.scale", scale if per_axis else scale.reshape(())),
             self._constant(f"{name}.zero", zero),
         ]
-        copy.input[place] = self._add("DequantizeLinear", inputs, f"{name}.restored", f"{name}.DQ", **({"axis": axis} if per_axis else {}))
+        copy.input[place] = self._add(
+            "DequantizeLinear", inputs, f"{name}.restored", f"{name}.DQ", **({"axis": axis} if per_axis else {})
+        )
 
     def _prelu(self, unit: Unit) -> None:
         node = unit.main
@@ -231,7 +269,7 @@ class _Writer:
             code = self._add("Min", [f"{source}.code", zero], f"{target}.below", f"{node.name}.below")
         read = self._add("DequantizeLinear", [code, *pair], f"{target}.read", f"{node.name}.read")
         conv = helper.make_node("Conv", [read, ""], [f"{target}.bent"], name=node.name, group=int(channels), kernel_shape=[1, 1])
-        self._restored(conv, 1, f"{node.name}.slopes", codes, scale, 0)
+        self._restored(conv, 1, f"{node.name}.slopes", codes, scale, axis=0)
         self.nodes.append(conv)
         sloped = self._add("QuantizeLinear", [f"{target}.bent", *pair], f"{target}.sloped", f"{node.name}.sloped")
         if bent:

@@ -1,0 +1,184 @@
+"""FoldBatchNormPass: the same values with no BatchNormalization left, and the names that stay or change."""
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import network, run
+
+from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
+
+GENERATOR = np.random.default_rng(11)
+IMAGE = GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return GENERATOR.standard_normal(shape).astype(np.float32)
+
+
+def batch_norm(source: str, target: str, width: int, tensors: dict[str, np.ndarray], **attributes: object) -> onnx.NodeProto:
+    """A node `target` whose parameters (the gain of both signs) go into `tensors`."""
+    names = [f"{target}.{part}" for part in ("gain", "shift", "mean", "variance")]
+    values = [normal(width) + np.float32(0.5), normal(width), normal(width), np.abs(normal(width)) + np.float32(0.1)]
+    tensors |= dict(zip(names, values, strict=True))
+    return oh.make_node("BatchNormalization", [source, *names], [target], target, **{"epsilon": 1e-3, **attributes})
+
+
+def ops(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+def values(model: ir.Model) -> set[str]:
+    return {value.name for node in model.graph for value in node.outputs}
+
+
+def folded_alike(model: ir.Model) -> ir.Model:
+    """Fold, and hold every output to what it was."""
+    before = run(model, {"x": IMAGE}, optimization="off")
+    assert FoldBatchNormPass()(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    after = run(model, {"x": IMAGE}, optimization="off")
+    assert list(after) == list(before)
+    for name, value in before.items():
+        np.testing.assert_allclose(after[name], value, rtol=1e-4, atol=1e-5 * np.abs(value).max())
+    assert not FoldBatchNormPass()(model).modified
+    return model
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("group", [1, 3])
+def test_a_conv_takes_it_in(biased, group):
+    tensors = {"w": normal(6, 3 // group, 3, 3), "b": normal(6)}
+    nodes = [
+        oh.make_node("Conv", ["x", "w", "b"][: 3 if biased else 2], ["c"], "conv", pads=[1, 1, 1, 1], group=group),
+        batch_norm("c", "y", 6, tensors),
+        oh.make_node("Relu", ["y"], ["z"], "relu"),
+    ]
+    model = folded_alike(network(nodes, tensors, ["z"]))
+    assert ops(model) == ["Conv", "Relu"]
+    assert values(model) == {"y", "z"}, "the tensor is the normalisation's output, and named so"
+
+
+def test_two_in_a_row_and_a_graph_output_keep_their_names():
+    tensors = {"w": normal(4, 3, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        batch_norm("c", "first", 4, tensors),
+        batch_norm("first", "second", 4, tensors),
+    ]
+    model = folded_alike(network(nodes, tensors, ["second"]))
+    assert ops(model) == ["Conv"]
+    assert values(model) == {"second"}
+
+
+def test_a_weight_that_two_convs_share_changes_for_one():
+    tensors = {"w": normal(3, 3, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["a"], "a"),
+        batch_norm("a", "n", 3, tensors),
+        oh.make_node("Conv", ["n", "w"], ["y"], "b"),
+    ]
+    model = folded_alike(network(nodes, tensors, ["y"]))
+    assert ops(model) == ["Conv", "Conv"]
+    assert [node.inputs[1].name for node in model.graph] == ["a.folded_weights", "w"]
+
+
+def test_each_part_of_a_concat_takes_its_slice():
+    """A private conv, the image itself, and a conv that is read elsewhere too."""
+    tensors = {"w": normal(4, 3, 3, 3), "v": normal(5, 3, 1, 1), "vb": normal(5)}
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["private"], "private", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["x", "v", "vb"], ["shared"], "shared"),
+        oh.make_node("Concat", ["private", "x", "shared", "x"], ["joined"], "join", axis=1),
+        batch_norm("joined", "y", 4 + 3 + 5 + 3, tensors),
+        oh.make_node("Relu", ["shared"], ["side"], "side"),
+    ]
+    model = folded_alike(network(nodes, tensors, ["y", "side"]))
+    assert sorted(ops(model)) == ["Concat", "Conv", "Conv", "Conv", "Conv", "Conv", "Relu"]
+    # What holds other values than before has another name; what holds the same keeps its own.
+    assert values(model) == {"private.normalised", "shared", "y.part1", "y.part2", "y.part3", "y", "side"}
+    groups = {node.name: node.attributes["group"].as_int() for node in model.graph if "group" in node.attributes}
+    assert groups == {"y.part1": 3, "y.part2": 5, "y.part3": 3}
+
+
+def test_a_concat_along_another_axis_or_read_by_others_stays_whole():
+    tensors = {"w": normal(3, 3, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        oh.make_node("Concat", ["c", "x"], ["tall"], "tall", axis=2),
+        batch_norm("tall", "y", 3, tensors),
+        oh.make_node("Concat", ["c", "x"], ["wide"], "wide", axis=1),
+        batch_norm("wide", "z", 6, tensors),
+    ]
+    model = folded_alike(network(nodes, tensors, ["y", "z", "wide"]))
+    assert sorted(ops(model)) == ["Concat", "Concat", "Conv", "Conv", "Conv"]
+    assert values(model) == {"c", "tall", "wide", "y", "z"}
+
+
+@pytest.mark.parametrize("read_by", ["a node", "the caller"])
+def test_a_conv_that_others_read_stays_and_a_depthwise_conv_follows(read_by):
+    tensors = {"w": normal(4, 3, 1, 1)}
+    nodes = [oh.make_node("Conv", ["x", "w"], ["c"], "conv"), batch_norm("c", "y", 4, tensors)]
+    nodes += [oh.make_node("Relu", ["c"], ["r"], "relu")] if read_by == "a node" else []
+    model = folded_alike(network(nodes, tensors, ["y", "r" if read_by == "a node" else "c"]))
+    assert [op for op in ops(model) if op != "Relu"] == ["Conv", "Conv"]
+    node = next(node for node in model.graph if node.outputs[0].name == "y")
+    assert (node.name, node.attributes["group"].as_int(), node.inputs[0].name) == ("y", 4, "c")
+    assert next(node for node in model.graph if node.name == "conv").inputs[1].name == "w"
+
+
+def test_alone_it_becomes_a_depthwise_conv_in_its_place():
+    tensors = {}
+    model = folded_alike(network([batch_norm("x", "y", 3, tensors), oh.make_node("Relu", ["y"], ["z"], "relu")], tensors, ["z"]))
+    assert ops(model) == ["Conv", "Relu"]
+    assert values(model) == {"y", "z"}
+    assert model.graph[0].attributes["group"].as_int() == 3
+
+
+def left_alone(model: ir.Model) -> bool:
+    before = ir.to_proto(model).SerializeToString()
+    return not FoldBatchNormPass()(model).modified and ir.to_proto(model).SerializeToString() == before
+
+
+def test_training_mode_and_its_outputs_are_left_alone():
+    tensors = {"w": normal(4, 3, 1, 1)}
+    node = batch_norm("c", "y", 4, tensors, training_mode=1)
+    node.output.extend(["running_mean", "running_variance"])
+    nodes = [oh.make_node("Conv", ["x", "w"], ["c"], "conv"), node]
+    assert left_alone(network(nodes, tensors, ["y", "running_mean"]))
+
+
+@pytest.mark.parametrize("reader", ["node", "graph output"])
+def test_extra_outputs_in_use_are_left_alone(reader):
+    """Up to opset 13 the second output is there without training_mode too."""
+    tensors = {"w": normal(4, 3, 1, 1)}
+    node = batch_norm("c", "y", 4, tensors)
+    node.output.append("mean")
+    nodes = [oh.make_node("Conv", ["x", "w"], ["c"], "conv"), node]
+    graph = oh.make_graph(
+        [*nodes, oh.make_node("Relu", ["mean"], ["r"], "relu")] if reader == "node" else nodes,
+        "g",
+        [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 16, 16])],
+        [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("y", "r" if reader == "node" else "mean")],
+        [onnx.numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 13)], ir_version=8)
+    assert left_alone(ir.from_proto(model))
+
+
+def test_parameters_that_are_computed_or_half_precision_are_left_alone():
+    tensors = {"raw": normal(3)}
+    nodes = [oh.make_node("Exp", ["raw"], ["gain"], "exp"), batch_norm("x", "y", 3, tensors)]
+    nodes[1].input[1] = "gain"
+    assert left_alone(network(nodes, tensors, ["y"]))
+    tensors = {}
+    half = batch_norm("x16", "y16", 3, tensors)
+    nodes = [oh.make_node("Cast", ["x"], ["x16"], "down", to=10), half, oh.make_node("Cast", ["y16"], ["y"], "up", to=1)]
+    assert left_alone(network(nodes, {name: value.astype(np.float16) for name, value in tensors.items()}, ["y"]))
+
+
+def test_two_dimensions_have_no_depthwise_conv():
+    tensors = {}
+    model = network([batch_norm("x", "y", 3, tensors)], tensors, ["y"], inputs={"x": [5, 3]})
+    assert left_alone(model)

@@ -1,0 +1,245 @@
+"""Units: what is grouped and what is not; placement: which units are INT8, and the reason where they are not."""
+
+import numpy as np
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import network
+
+from octavo.quantization.int8.placement import decisions_of, place
+from octavo.quantization.int8.units import Unit, is_last_weighted, units_of
+
+GENERATOR = np.random.default_rng(12)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return GENERATOR.standard_normal(shape).astype(np.float32)
+
+
+def conv(source: str, target: str, *more: str) -> object:
+    return oh.make_node("Conv", [source, "w", *more], [target], target)
+
+
+SAME = {"w": normal(3, 3, 1, 1), "b": normal(3), "zero": np.float32(0), "six": np.float32(6), "slopes": normal(3, 1, 1)}
+
+
+def grouped(nodes: list, outputs: list[str], **options: object) -> list[Unit]:
+    """The units, held to what must always be true of them."""
+    model = network(nodes, options.pop("tensors", SAME), outputs, **options)
+    units = units_of(model)
+    members = [node for unit in units for node in unit.nodes]
+    assert len(members) == len(set(members)) == len(model.graph)
+    assert set(members) == set(model.graph)
+    made = set(model.graph.inputs)
+    for unit in units:
+        assert made.issuperset(unit.inputs), f"{unit.name} comes before what it reads"
+        assert all(value.dtype == ir.DataType.FLOAT for value in unit.inputs)
+        made |= {value for node in unit.nodes for value in node.outputs}
+    return units
+
+
+def shape(units: list[Unit]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(unit.kind, tuple(node.name for node in unit.nodes)) for unit in units]
+
+
+def test_relu_and_clip_fold_behind_their_producer():
+    units = grouped(
+        [
+            conv("x", "a", "b"),
+            oh.make_node("Relu", ["a"], ["r"], "r"),
+            conv("r", "c"),
+            oh.make_node("Clip", ["c", "zero", "six"], ["k"], "k"),
+            oh.make_node("Add", ["k", "r"], ["s"], "s"),
+            oh.make_node("Relu", ["s"], ["y"], "y"),
+        ],
+        ["y"],
+    )
+    assert shape(units) == [("linear", ("a", "r")), ("linear", ("c", "k")), ("Add", ("s", "y"))]
+    assert [[value.name for value in unit.inputs] for unit in units] == [["x"], ["r"], ["k", "r"]]
+    assert [[value.name for value in unit.outputs] for unit in units] == [["r"], ["k"], ["y"]]
+
+
+@pytest.mark.parametrize("second", ["node", "graph output", "none"])
+def test_relu_folds_only_where_it_is_the_only_reader(second):
+    nodes = [conv("x", "a"), oh.make_node("Relu", ["a"], ["r"], "r")]
+    nodes += [oh.make_node("Add", ["a", "r"], ["y"], "y")] if second == "node" else []
+    units = grouped(nodes, {"node": ["y"], "graph output": ["r", "a"], "none": ["r"]}[second])
+    assert (shape(units)[0] == ("linear", ("a", "r"))) is (second == "none")
+
+
+def test_a_clip_with_computed_bounds_does_not_fold():
+    units = grouped(
+        [
+            conv("x", "a"),
+            oh.make_node("ReduceMax", ["x"], ["top"], "top", keepdims=0),
+            oh.make_node("Clip", ["a", "", "top"], ["y"], "y"),
+        ],
+        ["y"],
+    )
+    assert shape(units) == [("linear", ("a",)), ("ReduceMax", ("top",)), ("Clip", ("y",))]
+
+
+def test_relu_behind_another_op_is_a_unit_of_its_own():
+    units = grouped([oh.make_node("GlobalAveragePool", ["x"], ["p"], "p"), oh.make_node("Relu", ["p"], ["y"], "y")], ["y"])
+    assert [unit.kind for unit in units] == ["GlobalAveragePool", "Relu"]
+
+
+@pytest.mark.parametrize("factors", [["a", "s"], ["s", "a"]])
+def test_silu_is_sigmoid_and_mul(factors):
+    units = grouped([conv("x", "a"), oh.make_node("Sigmoid", ["a"], ["s"], "s"), oh.make_node("Mul", factors, ["y"], "y")], ["y"])
+    assert shape(units) == [("linear", ("a",)), ("silu", ("s", "y"))]
+    assert [value.name for value in units[1].inner] == ["s"]
+    assert [value.name for value in units[1].inputs] == ["a"]
+    assert [value.name for value in units[1].outputs] == ["y"]
+
+
+@pytest.mark.parametrize("case", ["read by a node", "read by the caller", "a gate on another tensor", "squared"])
+def test_what_looks_like_silu_and_is_not(case):
+    nodes = [conv("x", "a"), oh.make_node("Sigmoid", ["a"], ["s"], "s")]
+    nodes.append(
+        oh.make_node("Mul", {"a gate on another tensor": ["x", "s"], "squared": ["s", "s"]}.get(case, ["a", "s"]), ["m"], "m")
+    )
+    nodes += [oh.make_node("Add", ["m", "s"], ["y"], "y")] if case == "read by a node" else []
+    units = grouped(nodes, {"read by a node": ["y"], "read by the caller": ["m", "s"]}.get(case, ["m"]))
+    assert [unit.kind for unit in units][:3] == ["linear", "Sigmoid", "Mul"]
+
+
+@pytest.mark.parametrize(
+    ("slopes", "kind"),
+    [
+        (normal(3, 1, 1), "prelu"),
+        (normal(1, 3, 1, 1), "prelu"),
+        (normal(1), "prelu"),
+        (normal(16), "PRelu"),
+        (normal(3, 16, 16), "PRelu"),
+        (None, "PRelu"),
+    ],
+    ids=["a channel", "with a batch axis", "one", "a column", "an element", "computed"],
+)
+def test_prelu_needs_a_constant_slope_a_channel(slopes, kind):
+    tensors = SAME | ({} if slopes is None else {"slopes": slopes})
+    nodes = [conv("x", "a"), oh.make_node("PRelu", ["a", "slopes" if slopes is not None else "found"], ["y"], "y")]
+    if slopes is None:
+        nodes.insert(1, oh.make_node("Exp", ["slopes"], ["found"], "exp"))
+    assert grouped(nodes, ["y"], tensors=tensors)[-1].kind == kind
+
+
+def test_weighted_nodes_are_those_with_constant_matrices_and_plain_attributes():
+    tensors = {"m": normal(4, 4), "stack": normal(2, 4, 4), "row": normal(4), "rows": normal(5, 4)}
+    nodes = [
+        oh.make_node("MatMul", ["x", "m"], ["matrix"], "matrix"),
+        oh.make_node("MatMul", ["x", "stack"], ["batched"], "batched"),
+        oh.make_node("MatMul", ["m", "x2"], ["weights first"], "weights first"),
+        oh.make_node("MatMul", ["x", "x2"], ["computed"], "computed"),
+        oh.make_node("Gemm", ["x", "m", "row"], ["plain"], "plain"),
+        oh.make_node("Gemm", ["x", "m", "row"], ["scaled"], "scaled", alpha=0.5),
+        oh.make_node("Gemm", ["x2", "m"], ["turned"], "turned", transA=1),
+        oh.make_node("Gemm", ["x", "m", "rows"], ["a bias a row"], "a bias a row"),
+    ]
+    outputs = [node.output[0] for node in nodes]
+    units = grouped(nodes, outputs, tensors=tensors, inputs={"x": [5, 4], "x2": [4, 4]})
+    assert [unit.name for unit in units if unit.kind == "linear"] == ["matrix", "plain"]
+
+
+def test_the_last_weights_are_known_and_the_tail_is_what_is_left():
+    units = grouped(
+        [
+            conv("x", "a"),
+            oh.make_node("MaxPool", ["a"], ["p"], "p", kernel_shape=[1, 1]),
+            conv("p", "b1"),
+            conv("p", "b2"),
+            oh.make_node("Concat", ["b1", "b2"], ["tail"], "tail", axis=1),
+            oh.make_node("Softmax", ["tail"], ["y"], "y", axis=1),
+        ],
+        ["y"],
+    )
+    assert {unit.name: last for unit, last in is_last_weighted(units).items()} == {"a": False, "p": False, "b1": True, "b2": True}
+
+
+class TestPlacement:
+    def decided(self, nodes: list, outputs: list[str], kept: dict[str, str] | None = None, **options: object) -> dict[str, str]:
+        """Node name to the reason why it is float; "" for INT8."""
+        reasons = place(grouped(nodes, outputs, **options), kept or {})
+        decisions = decisions_of(reasons)
+        assert all(decision.reason for decision in decisions)
+        assert [decision.node for decision in decisions] == [node.name for unit in reasons for node in unit.nodes]
+        return {decision.node: decision.reason if decision.precision == "float" else "" for decision in decisions}
+
+    def between(self, *middle: object, tensors: dict | None = None) -> dict[str, str]:
+        """Convs `first` (tensor `a`) before and `last` (it reads `m`) behind some nodes."""
+        return self.decided([conv("x", "a"), *middle, conv("m", "last")], ["last"], tensors=SAME | (tensors or {}))
+
+    def test_weights_and_what_carries_between_them_are_int8(self):
+        found = self.between(
+            oh.make_node("Relu", ["a"], ["r"], "r"),
+            oh.make_node("MaxPool", ["r"], ["p"], "p", kernel_shape=[2, 2]),
+            oh.make_node("AveragePool", ["r"], ["q"], "q", kernel_shape=[2, 2]),
+            oh.make_node("Add", ["p", "q"], ["s"], "s"),
+            oh.make_node("Sigmoid", ["s"], ["g"], "g"),
+            oh.make_node("Mul", ["s", "g"], ["u"], "u"),
+            oh.make_node("PRelu", ["u", "slopes"], ["v"], "v"),
+            oh.make_node("LeakyRelu", ["v"], ["m"], "m"),
+        )
+        assert set(found.values()) == {""}
+
+    def test_a_carrier_right_behind_the_graph_input_is_int8(self):
+        found = self.decided([oh.make_node("MaxPool", ["x"], ["p"], "p", kernel_shape=[2, 2]), conv("p", "y")], ["y"])
+        assert found == {"p": "", "y": ""}
+
+    def test_the_tail_is_float(self):
+        found = self.decided(
+            [conv("x", "a"), oh.make_node("Sigmoid", ["a"], ["s"], "s"), oh.make_node("Concat", ["a", "s"], ["y"], "y", axis=1)],
+            ["y"],
+        )
+        assert found == {name: "no weights follow: decoding and other tails stay float" if name != "a" else "" for name in "asy"}
+
+    def test_keep_float_holds_for_the_unit_and_reaches_what_it_feeds(self):
+        found = self.decided(
+            [
+                conv("x", "a"),
+                oh.make_node("Relu", ["a"], ["r"], "r"),
+                oh.make_node("MaxPool", ["r"], ["p"], "p", kernel_shape=[2, 2]),
+                conv("p", "y"),
+            ],
+            ["y"],
+            {"r": "r*"},
+        )
+        assert found == {
+            "a": "keep_float: r*",
+            "r": "keep_float: r*",
+            "p": "its input comes from a (linear), which is float",
+            "y": "",
+        }
+
+    def test_constants_and_computed_weights(self):
+        found = self.between(oh.make_node("Add", ["a", "b4"], ["m"], "m"), tensors={"b4": normal(1, 3, 1, 1)})
+        assert found == {"a": "", "m": "b4 is a constant", "last": ""}
+        found = self.decided(
+            [oh.make_node("Exp", ["w"], ["v"], "v"), oh.make_node("Conv", ["x", "v"], ["a"], "a"), conv("a", "y")], ["y"]
+        )
+        assert found["a"] == "its weights are not constant"
+
+    @pytest.mark.parametrize(("mode", "int8"), [("nearest", True), ("linear", False), ("cubic", False)])
+    def test_only_nearest_resize_is_int8(self, mode, int8):
+        node = oh.make_node("Resize", ["a", "", "scales"], ["m"], "m", mode=mode)
+        found = self.between(node, tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
+        assert found["m"] == ("" if int8 else "interpolation has no fast integer kernel")
+
+    def test_max_pool_with_indices_is_float(self):
+        pool = oh.make_node("MaxPool", ["a"], ["m", "indices"], "m", kernel_shape=[2, 2])
+        places = oh.make_node("Cast", ["indices"], ["places"], "places", to=1)
+        found = self.decided([conv("x", "a"), pool, places, conv("m", "y")], ["y", "places"])
+        assert (found["a"], found["m"], found["y"]) == ("", "MaxPool with indices has no integer kernel", "")
+
+    def test_ops_without_a_rule_and_of_other_domains_are_float(self):
+        assert self.between(oh.make_node("Exp", ["a"], ["m"], "m"))["m"] == "no INT8 rule for Exp"
+        model = network([conv("x", "a"), oh.make_node("LeakyRelu", ["a"], ["m"], "m"), conv("m", "y")], SAME, ["y"])
+        model.graph[1].domain = "com.maker"
+        reasons = {unit.name: reason for unit, reason in place(units_of(model), {}).items()}
+        assert reasons == {"a": "", "m": "no INT8 rule for com.maker.LeakyRelu", "y": ""}
+
+    def test_pools_of_sequences_are_float(self):
+        tensors = {"w": normal(3, 3, 1)}
+        nodes = [conv("x", "a"), oh.make_node("MaxPool", ["a"], ["m"], "m", kernel_shape=[2]), conv("m", "y")]
+        found = self.decided(nodes, ["y"], tensors=tensors, inputs={"x": [1, 3, 16]})
+        assert found == {"a": "", "m": "integer kernels of this op are for images", "y": ""}
