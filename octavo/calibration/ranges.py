@@ -2,6 +2,7 @@
 
 minmax      the exact extremes
 percentile  the range that covers a share of the values, the rest cut half on each side
+peaks       the low end as mse has it, the high end exact: rare strong responses are what a detector decides by
 mse         the range whose uint8 rounding and clipping error is least (the default)
 entropy     the range whose quantized distribution has the least KL divergence to the real one (Migacz, GTC 2017)
 """
@@ -36,7 +37,7 @@ def tensor_range(
         method: a key of `METHODS`.
         percentile: for method `percentile`: the share of values covered, in percent.
         symmetric: the range is mirrored around zero.
-        behind: for method `mse`: the elementwise function that the tensor's readers apply first; the error is measured behind it.
+        behind: for methods `mse` and `peaks`: the elementwise function that the tensor's readers apply first; the error is measured behind it.
 
     Returns:
         (low, high) with low <= 0 <= high, so that zero has an exact code; (0, 0) for a tensor that is always zero.
@@ -46,7 +47,11 @@ def tensor_range(
     """
     if tensor.values == 0:
         raise CalibrationError("a tensor was empty on every calibration image", "calibrate on images that make it hold values")
-    low, high = _mse(tensor, percentile, behind) if method == "mse" else METHODS[method](tensor, percentile)
+    if method in ("mse", "peaks"):
+        low, high = _mse(tensor, percentile, behind)
+        high = tensor.high if method == "peaks" else high
+    else:
+        low, high = METHODS[method](tensor, percentile)
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         high = max(-low, high)
@@ -78,9 +83,7 @@ def _percentile(tensor: TensorStatistics, percentile: float) -> tuple[float, flo
     return max(low, tensor.low), min(high, tensor.high)
 
 
-def _mse(
-    tensor: TensorStatistics, _: float, behind: Callable[[np.ndarray], np.ndarray] | None = None
-) -> tuple[float, float]:
+def _mse(tensor: TensorStatistics, _: float, behind: Callable[[np.ndarray], np.ndarray] | None = None) -> tuple[float, float]:
     """Coordinate descent over shrunken extremes; the histogram's bins stand for their middles."""
     bins, counts = _sorted(tensor)
     values = np.clip(bin_middles(bins), tensor.low, tensor.high)
@@ -102,6 +105,10 @@ def _mse(
         if low == 0 or high == 0:
             break
     return best
+
+
+def _peaks(tensor: TensorStatistics, percentile: float) -> tuple[float, float]:
+    return _mse(tensor, percentile)[0], tensor.high
 
 
 def _same(values: np.ndarray) -> np.ndarray:
@@ -172,4 +179,5 @@ METHODS: dict[str, Callable[[TensorStatistics, float], tuple[float, float]]] = {
     "percentile": _percentile,
     "entropy": _entropy,
     "mse": _mse,
+    "peaks": _peaks,
 }

@@ -19,7 +19,7 @@ __all__ = [
     "Validate",
 ]
 
-Method = Literal["minmax", "percentile", "entropy", "mse"]
+Method = Literal["minmax", "percentile", "entropy", "mse", "peaks"]
 Percentile = Annotated[float, Field(gt=50, le=100)]
 
 
@@ -67,7 +67,8 @@ class Int8(Block):
     # cpu: uint8 activations x int8 weights, for x86 with VNNI. cpu-no-vnni: 7-bit weights, so that AVX2 does not saturate.
     target: Literal["cpu", "cpu-no-vnni"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
-    method: Method = "mse"
+    # auto: mse, percentile and equalization are tried and measured on held-out images; peaks where the outputs are maps or boxes.
+    method: Method | Literal["auto"] = "auto"
     # For method 'percentile': the share of values, in percent, that the range covers (half of the rest cut on each side).
     percentile: Percentile = 99.99
     # Tensor names or shell patterns with a choice of their own: {method: percentile, percentile: 99.9}, or fixed ends: [-1, 6].
@@ -75,6 +76,11 @@ class Int8(Block):
     per_channel: bool = True
     # Symmetric activations (zero point 128); costs half the range behind ReLU.
     symmetric: bool = False
+    # Give the worst layers back to float, cheapest in latency first, until `fidelity` holds on held-out calibration images.
+    repair: bool = True
+    # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 24, or 16 where these are maps
+    # (detection, segmentation), whose decisions ONE position makes and not a mean.
+    fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.
     correction: Literal["none", "bias"] = "bias"
     # Node names, op types or shell patterns that stay in float32, each must match a node.

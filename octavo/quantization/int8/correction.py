@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 
-__all__ = ["correct_biases", "rounded_weights", "weight_codes"]
+__all__ = ["correct_biases", "mean_shift", "rounded_weights", "weight_codes"]
 
 
 def weight_codes(weights: np.ndarray, axis: int, *, per_channel: bool, bits: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +63,9 @@ def correct_biases(model: ir.Model, statistics: Statistics, nodes: set[str], *, 
         weights = ir.convenience.get_const_tensor(node.inputs[1])
         if means is None or weights is None:
             continue
-        shift = _shift(node, weights.numpy(), means, per_channel=per_channel, bits=bits)
+        axis = 0 if node.op_type == "Conv" or ("transB" in node.attributes and node.attributes["transB"].value) else 1
+        restored = rounded_weights(weights.numpy(), axis, per_channel=per_channel, bits=bits)
+        shift = mean_shift(node, restored, means)
         if shift is None:
             continue
         _subtract(model, node, shift.astype(np.float32))
@@ -71,22 +73,32 @@ def correct_biases(model: ir.Model, statistics: Statistics, nodes: set[str], *, 
     return corrected
 
 
-def _shift(node: ir.Node, weights: np.ndarray, means: np.ndarray, *, per_channel: bool, bits: int) -> np.ndarray | None:
-    """E[(Wq - W) x] per output channel, or None where the layer's form is not covered."""
+def mean_shift(node: ir.Node, restored: np.ndarray, means: np.ndarray) -> np.ndarray | None:
+    """E[(Wq - W) x] per output channel of a Conv or Gemm.
+
+    Args:
+        node: the layer, with constant weights.
+        restored: Wq, the weights as their codes give them back; float32 of the weights' shape.
+        means: E[x] per channel of the layer's input, float64.
+
+    Returns:
+        float64, one an output channel; None where the layer's form is not covered.
+    """
+    weights = ir.convenience.get_const_tensor(node.inputs[1]).numpy()
+    difference = restored.astype(np.float64) - weights
     if node.op_type == "Gemm":
         attributes = {name: node.attributes[name].value for name in node.attributes}
         if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
             return None
-        rows = weights if attributes.get("transB", 0) else weights.T
-        if rows.shape[1] != means.shape[0]:
-            return None
-        return (rounded_weights(rows, 0, per_channel=per_channel, bits=bits) - rows).astype(np.float64) @ means
+        rows = difference if attributes.get("transB", 0) else difference.T
+        return rows @ means if rows.shape[1] == means.shape[0] else None
+    if node.op_type != "Conv":
+        return None
     groups = node.attributes["group"].value if "group" in node.attributes else 1
     outputs, per_group = weights.shape[:2]
     if per_group * groups != means.shape[0] or outputs % groups:
         return None
     # Padding is left out: at the border some of the kernel meets zeros, which lowers the shift there a little.
-    difference = (rounded_weights(weights, 0, per_channel=per_channel, bits=bits) - weights).astype(np.float64)
     kernel_sums = difference.reshape(outputs, per_group, -1).sum(axis=2)
     mean_of = means.reshape(groups, per_group)[np.arange(outputs) // (outputs // groups)]
     return (kernel_sums * mean_of).sum(axis=1)

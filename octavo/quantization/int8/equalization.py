@@ -79,9 +79,7 @@ def _chain(
         return None
 
 
-def _growth(
-    unit: Unit, tensors: list[ir.Value], consumers: list[Unit], statistics: Statistics, dense: float
-) -> np.ndarray | None:
+def _growth(unit: Unit, tensors: list[ir.Value], consumers: list[Unit], statistics: Statistics, dense: float) -> np.ndarray | None:
     tensor = statistics.tensors.get(tensors[-1].name or "")
     if tensor is None or tensor.channel_high is None or len(tensor.channel_high) != weights_of(unit.main).shape[0]:
         return None

@@ -82,7 +82,9 @@ class Judge:
 
     def _variance(self, name: str) -> np.ndarray:
         axis = self._axis(name)
-        stacked = np.concatenate([np.moveaxis(result[name], axis, 0).reshape(result[name].shape[axis], -1) for result in self._true], 1)
+        stacked = np.concatenate(
+            [np.moveaxis(result[name], axis, 0).reshape(result[name].shape[axis], -1) for result in self._true], 1
+        )
         whole = float(stacked.var(dtype=np.float64))
         own = stacked.var(axis=1, dtype=np.float64) if stacked.shape[1] >= _ENOUGH else np.full(len(stacked), whole)
         # A channel that hardly moves decides nothing; its share of the whole bounds what its noise can count.

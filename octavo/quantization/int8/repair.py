@@ -65,18 +65,18 @@ class Trade:
         return found
 
 
-def give_back(trade: Trade, bound: float, given: dict[str, str]) -> dict[str, str]:
+def give_back(trade: Trade, bound: float) -> list[dict[str, str]]:
     """Choose the layers that go back to float.
 
     Args:
         trade: what is known of the network.
-        bound: noise-to-signal ratio that may be left.
-        given: nodes given back already, with their reasons.
+        bound: noise-to-signal ratio that may be left, as predicted.
 
     Returns:
-        `given` and what has to join it: node name to reason; the same object where nothing helps.
+        The moves in the order in which they pay: each the nodes that it gives back, with the reason.
     """
-    given = dict(given)
+    given: dict[str, str] = {}
+    moves: list[dict[str, str]] = []
     int8 = {unit for unit, reason in trade.placed(given).items() if not reason}
     left, latency = trade.left(int8), trade.price(int8)
     while sum(left.values()) > bound:
@@ -86,21 +86,19 @@ def give_back(trade: Trade, bound: float, given: dict[str, str]) -> dict[str, st
             then = {unit for unit, reason in trade.placed(tried).items() if not reason}
             noise, price = trade.left(then), trade.price(then)
             gain = sum(left.values()) - sum(noise.values())
-            if gain <= 0:
-                continue
             # What goes below the bound is worth nothing more.
             useful = min(gain, sum(left.values()) - bound)
             rate = useful / max(price - latency, _FREE)
-            if best is None or rate > best[0]:
+            if gain > 0 and (best is None or rate > best[0]):
                 best = (rate, move, then, noise, price, gain)
         if best is None:
             break
         _, move, int8, noise, price, gain = best
-        for unit in move:
-            share = gain / sum(left.values())
-            given[unit.main.name] = f"repair: takes {share:.0%} of the noise at the outputs away"
+        reason = f"repair: {gain / sum(left.values()):.0%} of the noise that was left came through here"
+        moves.append({unit.main.name: reason for unit in move})
+        given |= moves[-1]
         left, latency = noise, price
-    return given
+    return moves
 
 
 def _moves(trade: Trade, left: Mapping[str, float], int8: set[Unit]) -> list[tuple[Unit, ...]]:

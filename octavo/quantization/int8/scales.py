@@ -87,7 +87,12 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
     heads = {}
     for unit in int8:
         value = unit.outputs[0]
-        if unit.kind != "linear" or len(unit.nodes) > 1 or unit.main.op_type != "Conv" or any(reader in members for reader in readers(value)):
+        if (
+            unit.kind != "linear"
+            or len(unit.nodes) > 1
+            or unit.main.op_type != "Conv"
+            or any(reader in members for reader in readers(value))
+        ):
             continue
         tensor = statistics.tensors.get(value.name or "")
         if value.name not in found or tensor is None or tensor.channel_high is None:

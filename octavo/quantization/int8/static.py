@@ -1,29 +1,170 @@
-"""Static INT8: uint8 activations, int8 weights, Q/DQ where integer kernels run.
+"""Static INT8: uint8 activations, int8 weights, chosen by what they measure.
 
-uint8 affine per-tensor activations x int8 symmetric per-channel weights is the one pair with fast kernels on x86.
+uint8 affine per-tensor activations x int8 symmetric per-channel weights is the one pair with fast kernels on x86. With images at
+hand, what no rule decides is tried and measured on held-out ones: how ranges are cut, whether channels are equalized, and which
+layers go back to float.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
-from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
-from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.placement import decisions_of, place
-from octavo.quantization.int8.scales import quantized_tensors, scales_of
+from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
+from octavo.quantization.int8.judge import Judge, heads_of
+from octavo.quantization.int8.placement import decisions_of
+from octavo.quantization.int8.price import latency_of
+from octavo.quantization.int8.repair import Trade, give_back
+from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.sensitivity import unit_noise
 from octavo.quantization.int8.units import units_of
-from octavo.quantization.int8.weights import codes_of
-from octavo.quantization.int8.writer import write_qdq
 from octavo.quantization.select import select
+from octavo.runtime.noise import sqnr_db
 
-def prepared(model):
-    model = ir.from_proto(ir.to_proto(model))
-    MeanToPoolPass()(model)
-    FoldBatchNormPass()(model)
-    return model
+__all__ = ["Images", "quantize_static"]
+
+# `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
+POOLED, MAPS = 24.0, 16.0
+# Percentile that `method: auto` tries beside mse.
+_PERCENTILE = 99.97
+# Images on which each unit is measured alone; the judge uses all held-out ones.
+_ALONE = 2
+# How much less noise than wanted the moves are planned for, because predictions are a little off.
+_BEYOND = 4.0
+
+
+@dataclass(frozen=True)
+class Images:
+    """What is measured on.
+
+    Attributes:
+        calibration: feeds of images that the statistics were made from.
+        held_out: feeds of images that they were not made from.
+    """
+
+    calibration: Sequence[Feeds]
+    held_out: Sequence[Feeds]
+
+
+def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images | None = None) -> Int8Result:
+    """Quantize a graph.
+
+    Args:
+        model: FP32, opset >= 17, shapes inferred; it is not changed.
+        statistics: of the calibration images.
+        recipe: the `int8:` block.
+        images: to choose by measurement and to repair; without them `method: auto` is mse and nothing is repaired.
+
+    Raises:
+        QuantizationError: nothing can be quantized, or `keep_float` names nothing.
+        CalibrationError: a tensor that needs a range was empty on every calibration image, or `ranges` names nothing.
+    """
+    kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
+    ready = prepared(model)
+    units = units_of(ready)
+    heads = heads_of(units)
+    if not heads:
+        raise QuantizationError(
+            "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
+        )
+    maps = any(_is_map(value) for value in heads)
+    judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
+
+    tried: dict[str, float] = {}
+    best: tuple[float, Draft, Plan] | None = None
+    for label, chosen, equalized in _candidates(recipe, maps, judge is not None):
+        draft = Draft(ready, statistics, chosen, kept, images.calibration if images else (), equalized=equalized)
+        if equalized and not draft.equalized:
+            continue
+        plan = draft.plan()
+        if not plan.int8 or not plan.codes:
+            raise QuantizationError("no node of this graph can be quantized", "see `int8.keep_float` in params.yaml, or use fp16")
+        noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
+        tried[label] = _db(noise)
+        if best is None or noise < best[0]:
+            best = (noise, draft, plan)
+    assert best is not None
+    noise, draft, plan = best
+    measured: dict[str, object] = {}
+    if judge is not None:
+        bound = recipe.fidelity if recipe.fidelity != "auto" else MAPS if maps else POOLED
+        measured = {"tried_db": tried, "all_int8_db": _db(noise), "fidelity_db": bound, "held_out_images": len(judge.samples)}
+        if recipe.repair and _db(noise) < bound:
+            noise, plan = _repaired(draft, plan, noise, judge, kept, bound)
+        measured |= {"db": _db(noise)}
+    result = draft.written(plan)
+    return Int8Result(result, _decisions(model, draft, plan), plan.corrected, measured)
+
+
+def _is_map(value: ir.Value) -> bool:
+    """Whether a head has more than one position."""
+    return value.shape is None or any(dim != 1 for dim in value.shape[2:])
+
+
+def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, Int8, bool]]:
+    """(label, recipe, equalized) of each way worth trying."""
+    methods = [recipe.method]
+    if recipe.method == "auto":
+        methods = ["peaks"] if maps else ["mse", "percentile"] if measurable else ["mse"]
+    found = []
+    for method in methods:
+        changes = {"method": method}
+        if recipe.method == "auto" and method == "percentile":
+            changes["percentile"] = _PERCENTILE
+        chosen = recipe.model_copy(update=changes)
+        found.append((method, chosen, False))
+        if measurable:
+            found.append((f"{method}, equalized", chosen, True))
+    return found
+
+
+def _repaired(
+    draft: Draft, plan: Plan, noise: float, judge: Judge, kept: Mapping[str, str], bound: float
+) -> tuple[float, Plan]:
+    """The plan that gives back as little as measures well enough."""
+    alone = unit_noise(draft.model, plan.int8, plan.scales, plan.codes, judge, judge.samples[:_ALONE])
+    trade = Trade(draft.model, draft.units, kept, alone, latency_of(draft.units))
+    wanted = 10 ** (-bound / 10)
+    moves = give_back(trade, wanted / _BEYOND)
+    # Prediction orders the moves, measurement says how many of them are needed.
+    fewest, enough = 0, len(moves)
+    best = (noise, plan)
+    while fewest < enough or best[0] == noise:
+        count = (fewest + enough) // 2 if fewest < enough else enough
+        if count == 0:
+            break
+        then = draft.plan({name: reason for move in moves[:count] for name, reason in move.items()})
+        measured = judge.judge(draft.written(then, judge.heads)) if then.codes else 0.0
+        if measured <= wanted and then.codes:
+            best, enough = (measured, then), count
+        else:
+            if best[0] > wanted and measured < best[0] and then.codes:
+                best = (measured, then)
+            fewest = count + 1
+        if fewest > len(moves):
+            break
+    return best
+
+
+def _decisions(model: ir.Model, draft: Draft, plan: Plan) -> list[Decision]:
+    """A record for every node of the graph as it came in; what preparation rewrote says so."""
+    made = {decision.node: decision for decision in decisions_of(plan.reasons)}
+    records = []
+    for node in model.graph:
+        if node.op_type == "Constant":
+            continue
+        decision = made.get(node.name or "")
+        if decision is None:
+            decision = Decision(node.name or "", node.op_type, "int8", "folded into the layers around it")
+        records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
+    return records
+
+
+def _db(noise: float) -> float:
+    return round(sqnr_db(1.0, noise), 2)
