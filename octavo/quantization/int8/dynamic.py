@@ -59,6 +59,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     for node in list(model.graph):
         if chosen.get(node.name or "") == "Conv":
             _store_as_int8(model, node, per_channel=recipe.per_channel, bits=bits)
+    _unshare(model)
     # The engine writes Gemm as MatMul + Add and names the product so.
     names = [name for name, op in chosen.items() if op != "Conv"]
     quantizer = ONNXQuantizer(
@@ -91,6 +92,20 @@ def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
     else:
         precision, reason = "int8", "int8 weights, activation ranges at run time"
     return Decision(node.name or "", node.op_type, precision, reason)
+
+
+def _unshare(model: ir.Model) -> None:
+    """Give each Gemm with transB weights of its own: the engine transposes them in place, whoever else reads them."""
+    for node in model.graph:
+        if node.op_type != "Gemm" or not node.attributes.get_int("transB", 0):
+            continue
+        weight = node.inputs[1]
+        if weight.is_initializer() and len(list(weight.uses())) > 1:
+            name = f"{node.name}.{weight.name}"
+            own = ir.Value(name=name, const_value=ir.tensor(weight.const_value.numpy(), name=name))
+            own.dtype, own.shape = weight.dtype, weight.shape
+            model.graph.register_initializer(own)
+            node.replace_input_with(1, own)
 
 
 def _engine_input(model: ir.Model) -> onnx.ModelProto:

@@ -16,7 +16,8 @@ CARRIERS = frozenset(
 # Kernels with a scale of their own for each input and the output.
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
 _FOLDED = ("Relu", "Clip")
-_FOLDS_BEHIND = frozenset({"Add", "Conv", "Gemm", "MatMul"})
+# ConvTranspose has no integer kernel: as one unit with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
+_FOLDS_BEHIND = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, eq=False)

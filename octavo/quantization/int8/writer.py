@@ -182,27 +182,33 @@ class _Writer:
     def _float(self, unit: Unit) -> None:
         for node in unit.nodes:
             self.nodes.append(self._copy(node, unit, [value.name for value in node.outputs]))
-        last = unit.nodes[-1]
         quantized = [value.name for value in unit.outputs if value.name in self.scales]
-        if quantized and last.op_type in ("Conv", "ConvTranspose", "Gemm", "Relu", "Clip"):
-            self._protect(unit)
+        if quantized:
+            self._protect(unit.nodes[-1])
         for name in quantized:
             self._quantize(name, name)
 
-    def _protect(self, unit: Unit) -> None:
-        if unit.kind not in ("linear", "ConvTranspose", "Conv", "Gemm"):
+    def _protect(self, last: ir.Node) -> None:
+        """Keep the float Conv that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
+        source = last.inputs[0].producer() if last.op_type in ("Relu", "Clip") else last
+        if source is None or source.op_type not in ("Conv", "ConvTranspose", "Gemm"):
             return
-        # The weighted node writes a tensor of its own; LeakyRelu takes Relu's place or stands between it and what follows.
+        if any(source in unit.nodes for unit in self.int8):
+            return
         node = self.nodes[-1]
         if node.op_type == "Relu":
             node.CopyFrom(helper.make_node("LeakyRelu", list(node.input), list(node.output), name=node.name, alpha=0.0))
             return
-        weighted = self.nodes[-len(unit.nodes)]
-        open_end = f"{weighted.output[0]}.open"
-        slope = 0.0 if node.op_type == "Clip" and self._clips_at_zero(node) else 1.0
-        guard = helper.make_node("LeakyRelu", [open_end], [weighted.output[0]], name=f"{weighted.name}.guard", alpha=slope)
-        weighted.output[0] = open_end
-        self.nodes.insert(self.nodes.index(weighted) + 1, guard)
+        open_end = f"{node.name}.open"
+        if node.op_type == "Clip":
+            slope = 0.0 if self._clips_at_zero(node) else 1.0
+            guard = helper.make_node("LeakyRelu", [node.input[0]], [open_end], name=f"{node.name}.guard", alpha=slope)
+            node.input[0] = open_end
+            self.nodes.insert(-1, guard)
+        else:
+            guard = helper.make_node("LeakyRelu", [open_end], [node.output[0]], name=f"{node.name}.guard", alpha=1.0)
+            node.output[0] = open_end
+            self.nodes.append(guard)
 
     def _clips_at_zero(self, clip: onnx.NodeProto) -> bool:
         low = self.constants.get(clip.input[1]) if len(clip.input) > 1 else None

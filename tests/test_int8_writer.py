@@ -1,0 +1,391 @@
+"""write_qdq on real ONNX Runtime: what runs as integers, what stays float, and values that agree with and without its optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import onnx_ir as ir
+import pytest
+from graphs import network, optimized, run
+
+from octavo.calibration.collector import collect
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.placement import place
+from octavo.quantization.int8.qparams import QParams
+from octavo.quantization.int8.scales import quantized_tensors, scales_of
+from octavo.quantization.int8.units import Unit, units_of
+from octavo.quantization.int8.weights import codes_of
+from octavo.quantization.int8.writer import write_qdq
+from octavo.runtime.noise import sqnr_db
+
+GENERATOR = np.random.default_rng(13)
+IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(6)]
+
+
+def normal(*shape: int) -> np.ndarray:
+    return (GENERATOR.standard_normal(shape) * np.sqrt(2 / max(np.prod(shape[1:]), 1))).astype(np.float32)
+
+
+TENSORS = {
+    "stem": normal(8, 3, 3, 3),
+    "stem.b": normal(8) * np.float32(0.2),
+    "body": normal(8, 8, 1, 1),
+    "wide": normal(8, 16, 1, 1),
+    "head": normal(5, 8),
+    "head.b": normal(5),
+    "zero": np.float32(0),
+    "six": np.float32(6),
+    "half": np.float32(0.5),
+    "spatial": np.array([2, 3], np.int64),
+}
+
+
+def conv(source: str, target: str, weights: str = "body", *bias: str) -> onnx.NodeProto:
+    pads = {"pads": [1, 1, 1, 1]} if weights == "stem" else {}
+    return oh.make_node("Conv", [source, weights, *bias], [target], target, **pads)
+
+
+@dataclass
+class Written:
+    """A float graph and its INT8 form."""
+
+    float32: ir.Model
+    int8: ir.Model
+    units: list[Unit]
+    chosen: set[Unit]
+    scales: dict[str, QParams]
+
+    def both(self, **options: object) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        return [(run(self.float32, image), run(self.int8, image, **options)) for image in IMAGES]
+
+    def sqnr(self) -> dict[str, float]:
+        results = self.both()
+        found = {}
+        for name in results[0][0]:
+            signal = sum(float((wanted[name] ** 2).sum()) for wanted, _ in results)
+            found[name] = sqnr_db(signal, sum(float(((wanted[name] - got[name]) ** 2).sum()) for wanted, got in results))
+        return found
+
+
+def written(
+    nodes: list[onnx.NodeProto],
+    outputs: list[str],
+    *,
+    tensors: dict[str, np.ndarray] | None = None,
+    kept: tuple[str, ...] = (),
+    wide: dict[str, int] | None = None,
+    force: tuple[str, ...] = (),
+    opset: int = 18,
+    **settings: object,
+) -> Written:
+    """Quantize with measured extremes; `force` takes units of the tail in, as the repair of placement may."""
+    model = network(nodes, TENSORS | (tensors or {}), outputs, opset=opset)
+    before = ir.to_proto(model).SerializeToString()
+    units = units_of(model)
+    reasons = place(units, {name: name for name in kept})
+    chosen = {unit for unit in units if not reasons[unit] or unit.name in force}
+    int8 = [unit for unit in units if unit in chosen]
+    recipe = Int8(method="minmax", **settings)
+    statistics = collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
+    scales = scales_of(int8, quantized_tensors(int8, model.graph.outputs), statistics, recipe, wide or {})
+    codes = {unit.main.name: codes_of(unit.main, per_channel=recipe.per_channel, bits=8) for unit in int8 if unit.kind == "linear"}
+    result = write_qdq(model, units, chosen, scales, codes)
+    assert ir.to_proto(model).SerializeToString() == before, "the float model is left as it was"
+    onnx.checker.check_model(ir.to_proto(result), full_check=True)
+    again = write_qdq(model, units, chosen, scales, codes)
+    assert ir.to_proto(again).SerializeToString() == ir.to_proto(result).SerializeToString()
+    made = Written(model, result, units, chosen, scales)
+    agrees_without_the_optimizer(made)
+    return made
+
+
+def agrees_without_the_optimizer(made: Written) -> None:
+    """The integer kernels give what the Q/DQ say: one code apart at most, and few of those."""
+    for image in IMAGES[:2]:
+        plain, fast = run(made.int8, image, optimization="off"), run(made.int8, image)
+        for name, value in plain.items():
+            # A code that tips over upstream can move what lies behind it by a few steps.
+            assert sqnr_db(float((value**2).sum()), float(((value - fast[name]) ** 2).sum())) > 30, name
+
+
+def counts(made: Written, folder: Path) -> dict[str, int]:
+    ops = [node.op_type for node in optimized(made.int8, folder).graph.node]
+    return {op: ops.count(op) for op in sorted(set(ops))}
+
+
+def integer_only(found: dict[str, int], *also: str) -> bool:
+    rest = {op for op in found if not op.startswith(("QLinear", "QGemm")) and op not in ("QuantizeLinear", "DequantizeLinear")}
+    # Channels last is the layout of its kernels, which Transposes lead to and from.
+    return rest <= {"Transpose", *also}
+
+
+def test_conv_relu_clip_add_pool_and_gemm_run_as_integers(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        conv("r", "b"),
+        oh.make_node("Clip", ["b", "zero", "six"], ["c"], "c"),
+        oh.make_node("Add", ["r", "c"], ["s"], "s"),
+        oh.make_node("MaxPool", ["s"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+        oh.make_node("GlobalAveragePool", ["m"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head", "head.b"], ["y"], "y", transB=1),
+    ]
+    made = written(nodes, ["y"])
+    assert made.sqnr()["y"] > 30
+    assert "y" not in made.scales, "logits keep their precision"
+    found = counts(made, tmp_path)
+    assert integer_only(found, "NhwcMaxPool", "MaxPool", "Flatten"), found
+    assert (found["QLinearConv"], found["QLinearAdd"], found["QGemm"]) == (2, 1, 1)
+    assert (found["QuantizeLinear"], found.get("DequantizeLinear", 0)) == (1, 0)
+
+
+def test_silu_runs_as_integer_sigmoid_and_mul(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("Sigmoid", ["a"], ["s"], "s"),
+        oh.make_node("Mul", ["a", "s"], ["m"], "m"),
+        conv("m", "y"),
+    ]
+    made = written(nodes, ["y"])
+    assert made.sqnr()["y"] > 28
+    assert (made.scales["s"].low, made.scales["s"].high) == pytest.approx((0, 1))
+    found = counts(made, tmp_path)
+    assert integer_only(found), found
+    assert (found["QLinearConv"], found["QLinearSigmoid"], found["QLinearMul"]) == (2, 1, 1)
+
+
+SLOPES = {
+    "below one": np.linspace(0.01, 1, 8),
+    "above one": np.linspace(0.3, 2.5, 8),
+    "negative": np.linspace(-1.5, 0.9, 8),
+    "of all kinds": np.array([-3, -0.5, 0, 1e-6, 0.25, 1, 1.5, 4]),
+    "one for all": np.array([0.25]),
+    "one above one": np.array([1.7]),
+}
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("kind", SLOPES)
+def test_prelu_is_the_float_one_rounded(kind, symmetric, tmp_path):
+    slopes = SLOPES[kind].astype(np.float32).reshape(-1, 1, 1)
+    nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("PRelu", ["a", "slopes"], ["p"], "p"), conv("p", "y")]
+    made = written(nodes, ["y", "a", "p"], tensors={"slopes": slopes}, symmetric=symmetric)
+    chosen = made.scales["p"]
+    assert made.scales["a"] == chosen
+    for optimization in ("off", "all"):
+        for image in IMAGES:
+            got = run(made.int8, image, optimization=optimization)
+            true = np.where(got["a"] < 0, slopes * got["a"], got["a"])
+            apart = np.rint((got["p"] - chosen.rounded(true)) / chosen.scale)
+            assert np.abs(apart).max() <= 1, optimization
+            halfway = np.abs(np.mod(true / chosen.scale, 1) - 0.5) < 1e-3
+            assert not (apart != 0)[~halfway].any(), "codes differ only where the product lies halfway between two"
+    found = counts(made, tmp_path)
+    assert found["QLinearConv"] == 3
+    assert not {"Conv", "PRelu"} & set(found)
+
+
+def test_inputs_of_a_concat_share_its_scale_and_relu_still_clips(tmp_path):
+    """Shared with a tensor that goes below zero, the Q behind Relu and Clip does not stop at zero, so Max and Min of codes do."""
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        conv("a", "b"),
+        oh.make_node("Relu", ["b"], ["r"], "r"),
+        conv("a", "c", "body", "stem.b"),
+        oh.make_node("Concat", ["r", "c"], ["j"], "j", axis=1),
+        conv("j", "d", "wide"),
+        oh.make_node("Clip", ["d", "", "half"], ["k"], "k"),
+        conv("a", "e"),
+        oh.make_node("Concat", ["k", "e"], ["l"], "l", axis=1),
+        conv("l", "y", "wide"),
+    ]
+    made = written(nodes, ["y", "r", "k"])
+    assert made.scales["r"] == made.scales["c"] == made.scales["j"]
+    assert made.scales["r"].low < 0
+    for _, got in made.both():
+        assert got["r"].min() == 0
+        assert got["k"].max() == pytest.approx(0.5, abs=float(made.scales["k"].scale))
+    assert min(made.sqnr().values()) > 22
+    found = counts(made, tmp_path)
+    assert integer_only(found, "Concat", "Max", "Min"), found
+    assert (found["QLinearConv"], found["Max"], found["Min"]) == (6, 1, 1)
+
+
+@pytest.mark.parametrize("settings", [{"symmetric": True}, {}], ids=["symmetric", "affine"])
+def test_a_clip_away_from_zero_keeps_its_bounds(settings, tmp_path):
+    nodes = [conv("x", "a", "stem"), oh.make_node("Clip", ["a", "half", "six"], ["c"], "c"), conv("c", "y")]
+    made = written(nodes, ["y", "c"], **settings)
+    for _, got in made.both():
+        assert got["c"].min() == pytest.approx(0.5, abs=float(made.scales["c"].scale))
+    assert made.sqnr()["y"] > 28
+    assert counts(made, tmp_path)["QLinearConv"] == 2
+
+
+def test_relu_with_symmetric_activations_stays_at_zero(tmp_path):
+    nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("Relu", ["a"], ["r"], "r"), conv("r", "y")]
+    made = written(nodes, ["y", "r"], symmetric=True)
+    assert all(got["r"].min() == 0 for _, got in made.both())
+    assert made.sqnr()["y"] > 25
+    assert counts(made, tmp_path)["QLinearConv"] == 2
+
+
+MIDDLES = {
+    "Conv": [conv("r", "m", "body", "stem.b")],
+    "Conv and Relu": [conv("r", "k", "body", "stem.b"), oh.make_node("Relu", ["k"], ["m"], "m")],
+    "Conv and Relu6": [conv("r", "k", "body", "stem.b"), oh.make_node("Clip", ["k", "zero", "six"], ["m"], "m")],
+    "Conv and Clip": [conv("r", "k", "body", "stem.b"), oh.make_node("Clip", ["k", "half", "six"], ["m"], "m")],
+    "ConvTranspose": [oh.make_node("ConvTranspose", ["r", "body", "stem.b"], ["m"], "k")],
+    "ConvTranspose and Relu": [
+        oh.make_node("ConvTranspose", ["r", "body", "stem.b"], ["k"], "k"),
+        oh.make_node("Relu", ["k"], ["m"], "m"),
+    ],
+}
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["", "a graph output too"])
+@pytest.mark.parametrize("middle", MIDDLES)
+def test_a_float_unit_between_integer_ones_really_is_float(middle, shown, tmp_path):
+    """ONNX Runtime would round the weights of a Conv between DQ and Q, all channels with one scale."""
+    # One channel a hundred times smaller than the others: a scale for all of them would ruin it.
+    weights = TENSORS["body"] * np.geomspace(0.01, 1, 8, dtype=np.float32).reshape(-1, 1, 1, 1)
+    nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("Relu", ["a"], ["r"], "r"), *MIDDLES[middle], conv("m", "y", "last")]
+    name = MIDDLES[middle][0].name
+    made = written(
+        nodes, ["y", MIDDLES[middle][0].output[0]][: 1 + shown], kept=(name,), tensors={"body": weights, "last": normal(8, 8, 1, 1)}
+    )
+    assert next(unit.name for unit in made.units if unit not in made.chosen) == name
+    graph = optimized(made.int8, tmp_path).graph
+    kernels = [node for node in graph.node if node.op_type in ("Conv", "FusedConv", "ConvTranspose")]
+    assert len(kernels) == 1
+    stored = {tensor.name: onh.to_array(tensor) for tensor in graph.initializer}
+    used = stored[kernels[0].input[1]]
+    # The layout for vector units has its own order of blocks, and the same values.
+    assert np.array_equal(np.sort(used[used != 0].ravel()), np.sort(weights[weights != 0].ravel()))
+    assert sum(node.op_type == "QLinearConv" for node in graph.node) == 2
+    for image in IMAGES:
+        plain, fast = run(made.int8, image, optimization="off"), run(made.int8, image)
+        step = made.scales["y"].scale
+        apart = np.abs(plain["y"] - fast["y"]) / step
+        assert apart.max() <= 2.01, "float rounding tips a code over at most"
+        assert (apart > 0.5).mean() < 0.01
+
+
+def test_a_float_gemm_between_integer_ones_keeps_its_weights(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("GlobalAveragePool", ["a"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "square"], ["h"], "h"),
+        oh.make_node("Relu", ["h"], ["hr"], "hr"),
+        oh.make_node("Gemm", ["hr", "head"], ["y"], "y", transB=1),
+    ]
+    square = TENSORS["body"].reshape(8, 8) * np.geomspace(0.01, 1, 8, dtype=np.float32)
+    made = written(nodes, ["y"], kept=("h",), tensors={"square": square})
+    graph = optimized(made.int8, tmp_path).graph
+    floats = [node for node in graph.node if node.op_type in ("Gemm", "FusedGemm")]
+    assert len(floats) == 1
+    stored = {tensor.name: onh.to_array(tensor) for tensor in graph.initializer}
+    assert np.array_equal(stored[floats[0].input[1]].reshape(8, 8), square)
+    assert [node.op_type for node in graph.node].count("QGemm") == 1
+
+
+def test_quantized_graph_outputs_and_tensors_with_float_and_integer_readers(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        conv("r", "b"),
+        oh.make_node("Softmax", ["r"], ["p"], "p", axis=1),
+        oh.make_node("Add", ["r", "b"], ["s"], "s"),
+        conv("s", "y"),
+        oh.make_node("Exp", ["x"], ["e"], "e"),
+    ]
+    made = written(nodes, ["y", "r", "p", "s", "e"])
+    assert [value.name for value in made.int8.graph.outputs] == ["y", "r", "p", "s", "e"]
+    assert min(made.sqnr().values()) > 28
+    assert made.sqnr()["e"] > 150, "a float reader of the image gets it unrounded"
+    for name in ("y", "r", "s"):
+        codes = made.both()[0][1][name] / made.scales[name].scale
+        assert np.allclose(codes, np.rint(codes), atol=1e-3)
+    found = counts(made, tmp_path)
+    assert (found["QLinearConv"], found["QLinearAdd"]) == (3, 1)
+
+
+def test_a_tensor_read_twice_by_one_unit(tmp_path):
+    nodes = [
+        conv("x", "a", "stem"),
+        oh.make_node("Add", ["a", "a"], ["d"], "d"),
+        *[conv("d", f"c{place}") for place in range(10)],
+        oh.make_node("Concat", ["d", *(f"c{place}" for place in range(10)), "d"], ["j"], "j", axis=1),
+        conv("j", "y", "many"),
+    ]
+    made = written(nodes, ["y"], tensors={"many": normal(4, 96, 1, 1)})
+    assert made.sqnr()["y"] > 28
+    found = counts(made, tmp_path)
+    assert integer_only(found, "Concat"), found
+    assert found["QLinearConv"] == 12
+
+
+def test_a_subgraph_reads_what_an_integer_kernel_made():
+    branches = {
+        f"{name}_branch": oh.make_graph(
+            [oh.make_node(op, ["r"], [name], name)], name, [], [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)]
+        )
+        for name, op in (("then", "Exp"), ("else", "Neg"))
+    }
+    nodes = [
+        conv("x", "a", "stem"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("If", ["yes"], ["i"], "i", **branches),
+        conv("r", "y"),
+    ]
+    made = written(nodes, ["i", "y"], tensors={"yes": np.bool_(True)})
+    assert min(made.sqnr().values()) > 28
+
+
+def test_sixteen_bits_are_finer_and_run(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Add", ["r", "x2"], ["s"], "s"),
+        conv("s", "y"),
+    ]
+    nodes.insert(1, conv("x", "x2", "stem", "stem.b"))
+    every = dict.fromkeys(("x", "x2", "r", "s", "y"), 16)
+    narrow, made = written(nodes, ["y", "r"], opset=21), written(nodes, ["y", "r"], opset=21, wide=every)
+    assert {chosen.zero_point.dtype for chosen in made.scales.values()} == {np.dtype(np.uint16)}
+    assert all(got["r"].min() == 0 for _, got in made.both())
+    assert made.sqnr()["r"] > narrow.sqnr()["r"] + 3
+
+
+def test_matmul_over_sequences_takes_a_scale_a_column(tmp_path):
+    columns = TENSORS["body"].reshape(8, 8) * np.geomspace(0.01, 1, 8, dtype=np.float32)
+    nodes = [
+        conv("x", "a", "stem"),
+        oh.make_node("Reshape", ["a", "shape"], ["t"], "t"),
+        oh.make_node("Transpose", ["t"], ["u"], "u", perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["u", "columns"], ["v"], "v"),
+        oh.make_node("MatMul", ["v", "more"], ["y"], "y"),
+    ]
+    tensors = {"shape": np.array([1, 8, -1], np.int64), "columns": columns, "more": normal(8, 4)}
+    made = written(nodes, ["y"], tensors=tensors)
+    assert made.sqnr()["y"] > 25
+    found = counts(made, tmp_path)
+    assert not {"MatMul", "Conv"} & set(found), found
+
+
+def test_per_tensor_weights_and_a_bias_that_dwarfs_its_channel(tmp_path):
+    weights = TENSORS["stem"].copy()
+    weights[2] *= np.float32(1e-12)
+    bias = TENSORS["stem.b"] + np.float32(3)
+    nodes = [conv("x", "a", "w", "b"), oh.make_node("Relu", ["a"], ["r"], "r"), conv("r", "y")]
+    nodes[0].attribute.extend([oh.make_attribute("pads", [1, 1, 1, 1])])
+    for per_channel in (True, False):
+        made = written(nodes, ["y", "r"], tensors={"w": weights, "b": bias}, per_channel=per_channel)
+        assert min(made.sqnr().values()) > 25
+        assert counts(made, tmp_path)["QLinearConv"] == 2
