@@ -10,7 +10,7 @@ from octavo.errors import DataError
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.images.dataset import Images, image_list, open_set
-from octavo.images.splits import pick
+from octavo.images.splits import hold_out, pick
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, track
@@ -30,7 +30,8 @@ def main() -> None:
             f"{where}.path: {spec.data.calibration.path} has {len(items)} different images, {spec.calibrate.samples} are asked for",
             f"add images, or set `models.{chosen.model}.calibrate.samples: {len(items)}`",
         )
-    images = Images(items, spec.input, spec.data.on_bad_image)
+    counted, held_out = hold_out(items, spec.calibrate)
+    images = Images(counted, spec.input, spec.data.on_bad_image)
     name = manifest["image_input"]
 
     def samples():
@@ -42,9 +43,10 @@ def main() -> None:
         "model": manifest["sha256"],
         "input": block_hash(spec.input),
         "images": image_list(items),
-        "samples": len(items) - len(images.skipped),
+        "samples": len(counted) - len(images.skipped),
         "skipped": images.skipped,
-        "files": [[item.name, item.sha256] for item in items],
+        "files": [[item.name, item.sha256] for item in counted],
+        "held_out": [[item.name, item.sha256] for item in held_out],
     }
     statistics.save(calibration_dir(chosen.model))
     for skipped in images.skipped:

@@ -1,6 +1,7 @@
-"""Make models/<model>/int8 (static) and models/<model>/int8_dynamic from the FP32 model and the statistics; touches no image.
+"""Make models/<model>/int8 (static) and models/<model>/int8_dynamic from the FP32 model and the statistics.
 
-Reads `int8` of params.yaml.
+Choices are measured on some of the calibration images, mostly those that the statistics leave out. Reads `input`,
+`data.calibration`, `data.on_bad_image` and `int8` of params.yaml.
 """
 
 from octavo import cli
@@ -9,11 +10,15 @@ from octavo.deploy.manifest import block_hash, read_manifest, write_manifest
 from octavo.files import replace_dir
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
+from octavo.images.dataset import chosen_images
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import as_records, left_out, summary
-from octavo.quantization.int8 import quantize_dynamic, quantize_static
+from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
+
+# Calibration images for what the statistics do not know: tensors that exact rewriting made or scaled.
+CALIBRATION = 32
 
 
 def main() -> None:
@@ -26,10 +31,17 @@ def main() -> None:
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     model = custom.part(original)
+    where = f"models.{chosen.model}.data.calibration"
+    images = Images(
+        *(
+            [{manifest["image_input"]: tensor} for _, tensor in chosen_images(spec, files, where)]
+            for files in (statistics.origin["files"][:CALIBRATION], statistics.origin["held_out"])
+        )
+    )
 
     with working(f"quantizing {chosen.model}"):
         results = {
-            "int8": quantize_static(model, statistics, spec.int8),
+            "int8": quantize_static(model, statistics, spec.int8, images),
             "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
         }
     for variant, result in results.items():
@@ -39,6 +51,7 @@ def main() -> None:
             "settings": spec.int8.model_dump(mode="json"),
             "calibration": {key: statistics.origin[key] for key in ("images", "samples")},
             "corrected_biases": result.corrected,
+            "measured": result.measured,
             "nodes": as_records(decisions),
         }
         folder = variant_dir(chosen.model, variant)

@@ -61,8 +61,8 @@ def test_the_static_model_is_close_small_and_integer(model, statistics, tmp_path
     assert sqnr(model, result.model) > 25
     precisions = {decision.node: (decision.precision, decision.reason) for decision in result.decisions}
     assert precisions["stem"][0] == precisions["point"][0] == precisions["residual"][0] == precisions["head"][0] == "int8"
-    assert precisions["stem.relu"] == ("int8", "folded into the Q of the node before it")
-    assert precisions["depth.relu6"] == ("int8", "folded into the Q of the node before it")
+    assert precisions["stem.relu"] == ("int8", "integer kernel")
+    assert precisions["depth.relu6"] == ("int8", "integer kernel")
     Session(ir.to_proto(result.model).SerializeToString(), optimization="extended", save_optimized=tmp_path / "opt.onnx")
     ops = [node.op_type for node in onnx.load(tmp_path / "opt.onnx").graph.node]
     assert ops.count("QLinearConv") == 3
@@ -74,14 +74,14 @@ def test_the_scales_are_those_of_our_ranges(model, statistics):
         recipe = Int8(method=method, percentile=99)
         quantized = quantize_static(model, statistics, recipe).model
         low, high = tensor_range(statistics.tensors["sum"], method, percentile=99)
-        (q,) = [node for node in quantized.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum"]
+        (q,) = [node for node in quantized.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum.raw"]
         assert q.inputs[1].const_value.numpy() == pytest.approx((high - low) / 255, rel=1e-5)
         assert q.inputs[2].const_value.numpy().dtype == np.uint8
     bounded = quantize_static(model, statistics, Int8(ranges={"sum": [-1, 9], "stem": [0, 4]})).model
     scales = {node.inputs[0].name: node.inputs[1].const_value.numpy() for node in bounded.graph if node.op_type == "QuantizeLinear"}
-    assert scales["sum"] == pytest.approx(10 / 255)
-    assert scales["stem.relu"] == pytest.approx(4 / 255)
-    weights = {node.inputs[0].name: node for node in quantized.graph if node.op_type == "DequantizeLinear"}["stem.weight_quantized"]
+    assert scales["sum.raw"] == pytest.approx(10 / 255)
+    assert scales["stem.relu.raw"] == pytest.approx(4 / 255)
+    weights = {node.inputs[0].name: node for node in quantized.graph if node.op_type == "DequantizeLinear"}["stem.weight_codes"]
     assert weights.inputs[0].const_value.numpy().dtype == np.int8
     assert weights.inputs[1].const_value.numpy().shape == (8,)
 
@@ -90,15 +90,13 @@ def test_per_tensor_symmetric_and_seven_bits(model, statistics):
     quantized = quantize_static(
         model, statistics, Int8(per_channel=False, symmetric=True, target="cpu-no-vnni", correction="none")
     ).model
-    weights = [
-        tensor.const_value.numpy() for name, tensor in quantized.graph.initializers.items() if name.endswith("weight_quantized")
-    ]
+    weights = [tensor.const_value.numpy() for name, tensor in quantized.graph.initializers.items() if name.endswith("weight_codes")]
     assert weights
     assert max(np.abs(tensor.astype(int)).max() for tensor in weights) <= 64
     points = [
         node.inputs[2].const_value.numpy()
         for node in quantized.graph
-        if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum"
+        if node.op_type == "QuantizeLinear" and node.inputs[0].name == "sum.raw"
     ]
     assert points == [128]
 

@@ -92,7 +92,7 @@ def written(
     int8 = [unit for unit in units if unit in chosen]
     recipe = Int8(method="minmax", **settings)
     statistics = collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
-    scales = scales_of(int8, quantized_tensors(int8, model.graph.outputs), statistics, recipe, wide or {})
+    scales = scales_of(int8, quantized_tensors(int8), statistics, recipe, wide or {})
     codes = {unit.main.name: codes_of(unit.main, per_channel=recipe.per_channel, bits=8) for unit in int8 if unit.kind == "linear"}
     result = write_qdq(model, units, chosen, scales, codes)
     assert ir.to_proto(model).SerializeToString() == before, "the float model is left as it was"
@@ -270,7 +270,7 @@ def test_a_float_unit_between_integer_ones_really_is_float(middle, shown, tmp_pa
     assert sum(node.op_type == "QLinearConv" for node in graph.node) == 2
     for image in IMAGES:
         plain, fast = run(made.int8, image, optimization="off"), run(made.int8, image)
-        step = made.scales["y"].scale
+        step = made.scales["y"].scale.reshape(1, -1, 1, 1)
         apart = np.abs(plain["y"] - fast["y"]) / step
         assert apart.max() <= 2.01, "float rounding tips a code over at most"
         assert (apart > 0.5).mean() < 0.01
@@ -310,7 +310,8 @@ def test_quantized_graph_outputs_and_tensors_with_float_and_integer_readers(tmp_
     assert min(made.sqnr().values()) > 28
     assert made.sqnr()["e"] > 150, "a float reader of the image gets it unrounded"
     for name in ("y", "r", "s"):
-        codes = made.both()[0][1][name] / made.scales[name].scale
+        scale = made.scales[name].scale
+        codes = made.both()[0][1][name] / (scale.reshape(1, -1, 1, 1) if np.ndim(scale) else scale)
         assert np.allclose(codes, np.rint(codes), atol=1e-3)
     found = counts(made, tmp_path)
     assert (found["QLinearConv"], found["QLinearAdd"]) == (3, 1)

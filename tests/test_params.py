@@ -46,7 +46,7 @@ def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
     ("changes", "expected"),
     [
         ({"int8": {"metod": "mse"}}, ["models.small.int8.metod", "unknown key", "did you mean 'method'"]),
-        ({"int8": {"method": "mean"}}, ["models.small.int8.method", "'mean'", "'minmax', 'percentile', 'entropy' or 'mse'"]),
+        ({"int8": {"method": "mean"}}, ["models.small.int8.method", "'mean'", "'entropy', 'mse' or 'peaks'"]),
         ({"int8": {"method": "percentil"}}, ["did you mean 'percentile'"]),
         ({"int8": {"ranges": {"a": [3, 1]}}}, ["models.small.int8.ranges.a", "[3, 1] is no range: the lower end comes first"]),
         ({"int8": {"ranges": {"a": {"metod": "mse"}}}}, ["models.small.int8.ranges.a.metod", "did you mean 'method'"]),

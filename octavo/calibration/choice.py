@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
 
 from octavo.calibration.ranges import tensor_range
 from octavo.calibration.statistics import Statistics
+from octavo.calibration.tensor import TensorStatistics
 from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8, TensorRange
 from octavo.params.patterns import matches, near
 
 __all__ = ["chosen_ranges"]
 
+Function = Callable[[np.ndarray], np.ndarray]
 
-def chosen_ranges(statistics: Statistics, recipe: Int8, names: Iterable[str] | None = None) -> dict[str, tuple[float, float]]:
+
+def chosen_ranges(
+    statistics: Statistics,
+    recipe: Int8,
+    names: Iterable[str] | None = None,
+    behind: Mapping[str, Function] | None = None,
+) -> dict[str, tuple[float, float]]:
     """Ranges with the overrides of `int8.ranges` applied.
 
     An override holds for every tensor that shares its histogram (an alias and its source), because they share a QuantizeLinear:
@@ -24,6 +34,7 @@ def chosen_ranges(statistics: Statistics, recipe: Int8, names: Iterable[str] | N
         statistics: of the model.
         recipe: the `int8:` block.
         names: tensors wanted; those that calibration did not see are left out. None: all that hold values.
+        behind: tensor name to the activation that all its readers apply first (`tensor_range`).
 
     Returns:
         Tensor name to (low, high) with low <= 0 <= high, in the order of `names`.
@@ -41,7 +52,7 @@ def chosen_ranges(statistics: Statistics, recipe: Int8, names: Iterable[str] | N
             continue
         source = statistics.aliases.get(name, name)
         if source not in by_source:
-            by_source[source] = _range(statistics, source, overrides.get(source), recipe)
+            by_source[source] = _range(statistics.tensors[source], overrides.get(source), recipe, (behind or {}).get(name))
         found[name] = by_source[source]
     return found
 
@@ -62,10 +73,11 @@ def _overrides(statistics: Statistics, recipe: Int8) -> dict[str, TensorRange]:
     return fitting | exact
 
 
-def _range(statistics: Statistics, name: str, wanted: TensorRange | None, recipe: Int8) -> tuple[float, float]:
+def _range(tensor: TensorStatistics, wanted: TensorRange | None, recipe: Int8, behind: Function | None) -> tuple[float, float]:
     if wanted is not None and wanted.bounds is not None:
         low, high = min(wanted.bounds[0], 0.0), max(wanted.bounds[1], 0.0)
         return (-max(-low, high), max(-low, high)) if recipe.symmetric else (low, high)
-    method = (wanted and wanted.method) or recipe.method
+    # `auto` is resolved where it can be measured; by itself it means mse.
+    method = (wanted and wanted.method) or (recipe.method if recipe.method != "auto" else "mse")
     percentile = (wanted and wanted.percentile) or recipe.percentile
-    return tensor_range(statistics.tensors[name], method, percentile=percentile, symmetric=recipe.symmetric)
+    return tensor_range(tensor, method, percentile=percentile, symmetric=recipe.symmetric, behind=behind)

@@ -37,7 +37,7 @@ def tensor_range(
         method: a key of `METHODS`.
         percentile: for method `percentile`: the share of values covered, in percent.
         symmetric: the range is mirrored around zero.
-        behind: for methods `mse` and `peaks`: the elementwise function that the tensor's readers apply first; the error is measured behind it.
+        behind: for methods `mse` and `peaks`: the elementwise function that all readers apply first; the error is that behind it.
 
     Returns:
         (low, high) with low <= 0 <= high, so that zero has an exact code; (0, 0) for a tensor that is always zero.
@@ -90,18 +90,25 @@ def _mse(tensor: TensorStatistics, _: float, behind: Callable[[np.ndarray], np.n
     weights = counts.astype(np.float64)
     function = behind or _same
     wanted = function(values)
+
+    def error(low: float, high: float) -> float:
+        if high == low:
+            return float((weights * (wanted - function(np.zeros_like(values))) ** 2).sum())
+        scale = (high - low) / LEVELS
+        zero = np.rint(-low / scale)
+        codes = np.clip(np.rint(values / scale) + zero, 0, LEVELS)
+        return float((weights * (wanted - function((codes - zero) * scale)) ** 2).sum())
+
     low, high = min(tensor.low, 0.0), max(tensor.high, 0.0)
     factors = np.geomspace(1.0, 0.03, 60)
     best = (low, high)
     for _round in range(3):
         if high > 0:
             candidates = high * factors
-            errors = [_rounding_error(values, wanted, weights, best[0], candidate, function) for candidate in candidates]
-            best = (best[0], float(candidates[int(np.argmin(errors))]))
+            best = (best[0], float(candidates[int(np.argmin([error(best[0], candidate) for candidate in candidates]))]))
         if low < 0:
             candidates = low * factors
-            errors = [_rounding_error(values, wanted, weights, candidate, best[1], function) for candidate in candidates]
-            best = (float(candidates[int(np.argmin(errors))]), best[1])
+            best = (float(candidates[int(np.argmin([error(candidate, best[1]) for candidate in candidates]))]), best[1])
         if low == 0 or high == 0:
             break
     return best
@@ -113,22 +120,6 @@ def _peaks(tensor: TensorStatistics, percentile: float) -> tuple[float, float]:
 
 def _same(values: np.ndarray) -> np.ndarray:
     return values
-
-
-def _rounding_error(
-    values: np.ndarray,
-    wanted: np.ndarray,
-    weights: np.ndarray,
-    low: float,
-    high: float,
-    function: Callable[[np.ndarray], np.ndarray],
-) -> float:
-    if high == low:
-        return float((weights * (wanted - function(np.zeros_like(values))) ** 2).sum())
-    scale = (high - low) / LEVELS
-    zero = np.rint(-low / scale)
-    codes = np.clip(np.rint(values / scale) + zero, 0, LEVELS)
-    return float((weights * (wanted - function((codes - zero) * scale)) ** 2).sum())
 
 
 def _entropy(tensor: TensorStatistics, _: float, resolution: int = 2048) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from octavo.files import sha256_bytes, sha256_file
 from octavo.images.decode import EXTENSIONS, read_image
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
-from octavo.params.grammar import ImageSet, Input
+from octavo.params.grammar import ImageSet, Input, ModelSpec
 
-__all__ = ["UNLABELLED", "Images", "Item", "image_list", "open_set", "refuse_overlap"]
+__all__ = ["UNLABELLED", "Images", "Item", "chosen_images", "image_list", "open_set", "refuse_overlap"]
 
 # A folder of this name inside an `imagefolder` holds images that count for fidelity only.
 UNLABELLED = "unlabelled"
@@ -197,7 +197,27 @@ class Images:
                 self.skipped.append(f"{item.name}: {error.problem}")
                 continue
             yield item, tensor
-        if len(self.skipped) == len(self.items):
+        if self.items and len(self.skipped) == len(self.items):
             raise DataError(
                 f"none of {len(self.items)} images is readable, the first: {self.skipped[0]}", "check the folder's files"
             )
+
+
+def chosen_images(spec: ModelSpec, files: Sequence[Sequence[str]], where: str) -> Images:
+    """The calibration images that an earlier stage wrote down, found again by their content.
+
+    Args:
+        spec: the model's block.
+        files: (name, sha256) of each.
+        where: the setting's path, for errors.
+
+    Raises:
+        DataError: one of them is gone from the folder.
+    """
+    found = {item.sha256: item for item in open_set(spec.data.calibration, where)}
+    gone = next((name for name, digest in files if digest not in found), None)
+    if gone is not None:
+        raise DataError(
+            f"{where}.path: {spec.data.calibration.path} no longer holds {gone}, which calibration used", "run `dvc repro` again"
+        )
+    return Images([found[digest] for _, digest in files], spec.input, spec.data.on_bad_image)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from octavo.files import sha256_bytes
-from octavo.params.grammar import Split
+from octavo.params.grammar import Calibrate, Split
 
-__all__ = ["part", "pick"]
+__all__ = ["hold_out", "part", "pick"]
 
 
 class _Item(Protocol):
@@ -45,6 +45,16 @@ def pick(items: Sequence[T], count: int, seed: int) -> list[T]:
             taken.add(item.sha256)
             picked.append(item)
     return picked
+
+
+def hold_out(items: Sequence[T], settings: Calibrate) -> tuple[list[T], list[T]]:
+    """Part the calibration images in two: what statistics are made from, and what choices are measured on.
+
+    Returns:
+        (counted, held out), each in the order of their names. At most a quarter is held out, and nothing of fewer than 4 images.
+    """
+    held = {item.sha256 for item in pick(items, min(settings.held_out, len(items) // 4), settings.seed + 1)}
+    return [item for item in items if item.sha256 not in held], [item for item in items if item.sha256 in held]
 
 
 def _stratified(items: Sequence[T], seed: int) -> list[str]:

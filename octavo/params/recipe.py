@@ -27,6 +27,8 @@ class Calibrate(Block):
     """Which images the statistics are made from."""
 
     samples: Positive = 200
+    # Of these, kept out of the statistics: `quantize_int8` measures its choices on them. At most a quarter of `samples`.
+    held_out: Annotated[int, Field(ge=0)] = 16
     seed: int = 0
 
 
@@ -68,7 +70,7 @@ class Int8(Block):
     target: Literal["cpu", "cpu-no-vnni"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
     # auto: mse, percentile and equalization are tried and measured on held-out images; peaks where the outputs are maps or boxes.
-    method: Method | Literal["auto"] = "auto"
+    method: Literal["auto", "minmax", "percentile", "entropy", "mse", "peaks"] = "auto"
     # For method 'percentile': the share of values, in percent, that the range covers (half of the rest cut on each side).
     percentile: Percentile = 99.99
     # Tensor names or shell patterns with a choice of their own: {method: percentile, percentile: 99.9}, or fixed ends: [-1, 6].
@@ -78,7 +80,7 @@ class Int8(Block):
     symmetric: bool = False
     # Give the worst layers back to float, cheapest in latency first, until `fidelity` holds on held-out calibration images.
     repair: bool = True
-    # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 24, or 16 where these are maps
+    # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 24.5, or 14 where these are maps
     # (detection, segmentation), whose decisions ONE position makes and not a mean.
     fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.

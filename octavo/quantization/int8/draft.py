@@ -98,7 +98,7 @@ class Draft:
         """
         reasons = place(self.units, self.kept, given)
         int8 = [unit for unit, reason in reasons.items() if not reason]
-        tensors = quantized_tensors(int8, self.model.graph.outputs)
+        tensors = quantized_tensors(int8)
         scales = scales_of(int8, tensors, self.statistics, self.recipe, {})
         codes, corrected = {}, 0
         for unit in int8:
@@ -137,7 +137,7 @@ class Draft:
         """Statistics of tensors that exact rewriting made or changed; those of other tensors hold as they are."""
         if not self.samples:
             return
-        wanted = quantized_tensors(self._int8({}), self.model.graph.outputs)
+        wanted = quantized_tensors(self._int8({}))
         missing = [value.name for value in wanted if value.name in changed or value.name not in self.statistics.tensors]
         if not missing:
             return

@@ -1,10 +1,10 @@
 """Cross-layer equalization: channels that one scale serves badly are brought to the same size, and the next layer takes it back.
 
 A tensor has one uint8 scale, its channels often differ by orders of magnitude. Where a layer's output goes, through nothing but
-Relu, ReLU6, LeakyRelu or PRelu, into convolutions, channel c can be multiplied by s_c in the layer's weights and bias and divided by
-s_c in the next ones' weights, which have a scale for each output channel: free for depthwise convolutions, and a trade between
-activations' and weights' rounding otherwise (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction",
-2019; there weights are equalized, here measured activations are).
+Relu, ReLU6, LeakyRelu or PRelu, into convolutions, channel c can be multiplied by s_c in the layer's weights and bias and
+divided by s_c in the next ones' weights, which have a scale for each output channel: free for depthwise convolutions, and a
+trade between activations' and weights' rounding otherwise (Nagel et al., "Data-Free Quantization Through Weight Equalization and
+Bias Correction", 2019; there weights are equalized, here measured activations are).
 
 ReLU6 is not homogeneous. A channel that reaches the bound keeps its size, the others grow until they just miss it, so that the same
 bound clips nothing that was not clipped before on the calibration images.

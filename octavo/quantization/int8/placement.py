@@ -65,7 +65,7 @@ def _refusal(
         if node.domain not in ("", "ai.onnx"):
             return f"no INT8 rule for {node.domain}.{node.op_type}"
     if unit not in leads:
-        return "no weights follow: decoding and other tails stay float"
+        return "no weights follow: decoding, scores and other tails stay float"
     if unit.kind not in CARRIERS | COMBINERS | {"linear", "silu", "prelu"}:
         return no_kernel(unit.main)
     if unit.kind == "linear":

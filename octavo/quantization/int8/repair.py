@@ -55,7 +55,7 @@ class Trade:
     def left(self, int8: set[Unit]) -> dict[str, float]:
         """Noise by tensor or unit name that a placement still has."""
         found: dict[str, float] = {}
-        for value in quantized_tensors([unit for unit in self.units if unit in int8], self.model.graph.outputs):
+        for value in quantized_tensors([unit for unit in self.units if unit in int8]):
             maker = self.makers.get(value)
             key = maker.name if maker is not None else value.name
             found[key] = self.noise_of.get(key, 0.0)

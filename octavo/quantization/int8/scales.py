@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from octavo.calibration.ranges import tensor_range
+from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8
@@ -28,7 +28,7 @@ SHARED_WIDTH = 2.0
 _HEAD_ROOM = 1.1
 
 
-def quantized_tensors(int8: Iterable[Unit], outputs: Iterable[ir.Value]) -> list[ir.Value]:
+def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
     """The tensors between Q and DQ: what INT8 units read, write and hold inside.
 
     A last Gemm or MatMul writes float: its kernels do so at no cost, and logits keep their precision.
@@ -60,7 +60,10 @@ def scales_of(
     Raises:
         CalibrationError: a tensor, and every tensor it shares its scale with, was never seen.
     """
-    ranges = {value: _own_range(value, statistics, recipe) for value in tensors}
+    seen = [value.name for value in tensors if value.name in statistics.tensors and statistics.tensors[value.name].values]
+    behind = {value.name: function for value in tensors if (function := _activation_behind(value)) is not None}
+    own = chosen_ranges(statistics, recipe, seen, behind)
+    ranges = {value: own.get(value.name) for value in tensors}
     for unit in int8:
         if unit.kind in ("silu", "Sigmoid"):
             ranges[(unit.inner or unit.outputs)[0]] = (0.0, 1.0)
@@ -77,7 +80,8 @@ def scales_of(
             bits = wide.get(value.name, 8)
             found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=recipe.symmetric)
     if not recipe.symmetric and recipe.per_channel:
-        found |= _heads(int8, found, statistics)
+        heads = _heads(int8, found, statistics)
+        found |= {name: chosen for name, chosen in heads.items() if name not in wide and name not in recipe.ranges}
     return found
 
 
@@ -101,15 +105,6 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             low, high = tensor.channel_low * np.float32(_HEAD_ROOM), tensor.channel_high * np.float32(_HEAD_ROOM)
             heads[value.name] = QParams.per_channel(low, high)
     return heads
-
-
-def _own_range(value: ir.Value, statistics: Statistics, recipe: Int8) -> tuple[float, float] | None:
-    tensor = statistics.tensors.get(value.name or "")
-    if tensor is None or not tensor.values:
-        return None
-    return tensor_range(
-        tensor, recipe.method, percentile=recipe.percentile, symmetric=recipe.symmetric, behind=_activation_behind(value)
-    )
 
 
 def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | None:

@@ -14,9 +14,9 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import Unit
 from octavo.quantization.int8.weights import Codes
 from octavo.runtime.session import Session
 
@@ -27,9 +27,7 @@ _SWITCHES = "octavo.switches"
 
 def unit_noise(
     model: ir.Model,
-    int8: Sequence[Unit],
-    scales: Mapping[str, QParams],
-    codes: Mapping[str, Codes],
+    plan: Plan,
     judge: Judge,
     samples: Sequence[Mapping[str, np.ndarray]],
 ) -> dict[str, float]:
@@ -37,18 +35,18 @@ def unit_noise(
 
     Args:
         model: FP32, as prepared for INT8.
-        int8: the INT8 units.
-        scales, codes: what they would be written with.
+        plan: which units are INT8, and what they would be written with.
         judge: measures the network's heads.
         samples: feeds of some images.
 
     Returns:
         Unit name to noise-to-signal ratio at the heads; a graph input that is quantized stands under its own name.
     """
+    int8, scales = plan.int8, plan.scales
     keys = [value.name for value in model.graph.inputs if value.name in scales] + [unit.name for unit in int8]
     place = {key: index for index, key in enumerate(keys)}
     of_tensor = {value.name: unit.name for unit in int8 for value in (*unit.inner, *unit.outputs)}
-    proto = _switched(model, int8, scales, codes, judge.heads, place, of_tensor)
+    proto = _switched(model, plan, judge.heads, place, of_tensor)
     session = Session(proto.SerializeToString(), optimization="extended")
     noise = {}
     for key in keys:
@@ -59,14 +57,9 @@ def unit_noise(
 
 
 def _switched(
-    model: ir.Model,
-    int8: Sequence[Unit],
-    scales: Mapping[str, QParams],
-    codes: Mapping[str, Codes],
-    heads: Sequence[str],
-    place: Mapping[str, int],
-    of_tensor: Mapping[str, str],
+    model: ir.Model, plan: Plan, heads: Sequence[str], place: Mapping[str, int], of_tensor: Mapping[str, str]
 ) -> onnx.ModelProto:
+    int8, scales, codes = plan.int8, plan.scales, plan.codes
     proto = ir.to_proto(model)
     graph = proto.graph
     graph.input.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(place)]))
@@ -85,7 +78,7 @@ def _switched(
         return picked[key]
 
     def rounded(name: str, source: str) -> None:
-        pair = [constant(f"{name}.octavo.scale", scales[name].scale), constant(f"{name}.octavo.zero", scales[name].zero_point)]
+        pair = [constant(f"{name}.octavo.{what}", array) for what, array in _pair(scales[name])]
         out = helper.make_tensor_value_info(f"{name}.octavo.then", TensorProto.FLOAT, None)
         rounds = [
             helper.make_node("QuantizeLinear", [source, *pair], [f"{name}.octavo.codes"], axis=1),
@@ -107,9 +100,12 @@ def _switched(
     for value in list(graph.input):
         if value.name in scales:
             rename[value.name] = f"{value.name}.octavo.rounded"
-            pair_source = value.name
             # The input keeps its name; readers get the switched copy.
-            rounded_input(nodes, constant, switch, scales[value.name], pair_source, rename[value.name])
+            pair = [constant(f"{value.name}.octavo.{what}", array) for what, array in _pair(scales[value.name])]
+            codes_of, back = f"{value.name}.octavo.codes", f"{value.name}.octavo.then"
+            nodes.append(helper.make_node("QuantizeLinear", [value.name, *pair], [codes_of]))
+            nodes.append(helper.make_node("DequantizeLinear", [codes_of, *pair], [back]))
+            nodes.append(helper.make_node("Where", [switch(value.name), back, value.name], [rename[value.name]]))
     weighted = {unit.main.name: unit for unit in int8 if unit.kind == "linear"}
     for node in graph.node:
         copy = onnx.NodeProto()
@@ -134,12 +130,8 @@ def _switched(
     return proto
 
 
-def rounded_input(nodes: list, constant, switch, chosen: QParams, name: str, target: str) -> None:
-    """A switched copy of a graph input."""
-    pair = [constant(f"{name}.octavo.scale", chosen.scale), constant(f"{name}.octavo.zero", chosen.zero_point)]
-    nodes.append(helper.make_node("QuantizeLinear", [name, *pair], [f"{name}.octavo.codes"]))
-    nodes.append(helper.make_node("DequantizeLinear", [f"{name}.octavo.codes", *pair], [f"{name}.octavo.then"]))
-    nodes.append(helper.make_node("Where", [switch(name), f"{name}.octavo.then", name], [target]))
+def _pair(chosen: QParams) -> list[tuple[str, np.ndarray]]:
+    return [("scale", chosen.scale), ("zero", chosen.zero_point)]
 
 
 def _weights(copy: onnx.NodeProto, codes: Codes, switch: str, nodes: list, constant) -> None:

@@ -6,9 +6,9 @@
 - A float Conv or Gemm between DQ and Q would be quantized behind the user's back (ONNX Runtime's WeightBiasQuantization rounds its
   weights per tensor: 24 dB -> 7 dB measured). A LeakyRelu of slope 1 (nothing) or 0 (Relu) behind it keeps it out of that
   optimizer, and fuses into the float kernel.
-- A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go into
-  the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for box
-  offsets and class logits would cost boxes most of their codes.
+- A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go
+  into the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for
+  box offsets and class logits would cost boxes most of their codes.
 - PRelu has no integer kernel. With every slope <= 1 it is Max(x, slope x): a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
 """
@@ -238,7 +238,7 @@ class _Writer:
         if output is not None and output.by_channel:
             codes = codes.into_codes_of(output)
         codes = codes.with_room_for_bias(input_scale)
-        self._restored(copy, 1, f"{copy.name}.weights", codes.codes, codes.scale, axis=codes.axis)
+        self._restored(copy, 1, f"{copy.name}.weight_codes", codes.codes, codes.scale, axis=codes.axis)
         if codes.bias is None:
             return
         while len(copy.input) < 3:
@@ -246,7 +246,7 @@ class _Writer:
         steps = np.maximum(codes.scale * input_scale, np.finfo(np.float32).tiny).astype(np.float32)
         steps = np.broadcast_to(steps, codes.bias.shape).copy() if steps.size == 1 and codes.bias.size > 1 else steps
         whole = np.rint(codes.bias.astype(np.float64) / steps)
-        self._restored(copy, 2, f"{copy.name}.bias", whole.astype(np.int32), steps, axis=0)
+        self._restored(copy, 2, f"{copy.name}.bias_codes", whole.astype(np.int32), steps, axis=0)
 
     def _restored(self, copy: onnx.NodeProto, place: int, name: str, codes: np.ndarray, scale: np.ndarray, *, axis: int) -> None:
         per_axis = scale.size > 1
@@ -275,7 +275,7 @@ class _Writer:
             code = self._add("Min", [f"{source}.code", zero], f"{target}.below", f"{node.name}.below")
         read = self._add("DequantizeLinear", [code, *pair], f"{target}.read", f"{node.name}.read")
         conv = helper.make_node("Conv", [read, ""], [f"{target}.bent"], name=node.name, group=int(channels), kernel_shape=[1, 1])
-        self._restored(conv, 1, f"{node.name}.slopes", codes, scale, axis=0)
+        self._restored(conv, 1, f"{node.name}.slope_codes", codes, scale, axis=0)
         self.nodes.append(conv)
         sloped = self._add("QuantizeLinear", [f"{target}.bent", *pair], f"{target}.sloped", f"{node.name}.sloped")
         if bent:
