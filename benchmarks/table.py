@@ -40,7 +40,7 @@ def markdown(record: Mapping[str, Any]) -> str:
             cells += [_openvino(row)] * openvino
             cells += [f"{row['size']:.0%}", _cost(row, "seconds"), _cost(row, "peak_mib")]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n\n" + _footnote(record, rows, default) + "\n"
+    return "\n".join(lines) + "\n\n" + _footnote(record, rows, default, openvino) + "\n"
 
 
 def _metric(row: Mapping[str, Any]) -> str:
@@ -65,7 +65,7 @@ def _cost(row: Mapping[str, Any], key: str) -> str:
     return " + ".join(text.format(step[key]) for step in steps if step) or "-"
 
 
-def _footnote(record: Mapping[str, Any], rows: list[tuple[str, str, Mapping[str, Any]]], default: bool) -> str:
+def _footnote(record: Mapping[str, Any], rows: list[tuple[str, str, Mapping[str, Any]]], default: bool, openvino: bool) -> str:
     host = record["host"]
     versions = dict(record["versions"])
     for _, _, row in rows:
@@ -78,5 +78,10 @@ def _footnote(record: Mapping[str, Any], rows: list[tuple[str, str, Mapping[str,
         text += (
             "This CPU lacks VNNI: `speed` is that of exact kernels (`session.x64quantprecision`), with which the other figures "
             "were made; `default kernels` saturate here and are nearest in time to a CPU with VNNI. "
+        )
+    if openvino and not host["vnni"]:
+        text += (
+            "On a CPU without VNNI OpenVINO's low-precision path was seen to depart from the file's own arithmetic: its figures "
+            "here do not carry over to one with VNNI. "
         )
     return text + "Versions: " + ", ".join(f"{name} {value}" for name, value in sorted(versions.items())) + "."
