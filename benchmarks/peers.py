@@ -1,0 +1,217 @@
+"""Octavo's `int8: {}` against the other quantizers of ONNX models, on real networks: what is kept, how fast, at which cost.
+
+    python benchmarks/peers.py --data FOLDER --networks yolov5n,cgnet --tools ours,ort,nncf,quark --out FOLDER
+
+Each quantizes the same FP32 file on the same images in a process of its own; then all results are judged in one process,
+latencies interleaved. NNCF and Quark live in environments of their own and are left out, with a message, where there is none.
+Writes FOLDER/peers.md, FOLDER/peers.json and FOLDER/<network>/<tool>.onnx.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arguments import environment_path, parser
+from measure import FP32, judge
+from networks import CALIBRATION, NETWORKS, Network, network
+from octavo import cli
+from octavo.errors import ModelRunError, ParamsError
+from octavo.files import read_json, write_json, write_text
+from octavo.progress import say, working
+from octavo.runtime.benchmark import peak_memory_mib
+from octavo.runtime.host import fingerprint, versions
+from table import markdown
+
+__all__ = ["TOOLS", "compare"]
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = Path(__file__).parent / "tools"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A quantizer.
+
+    Attributes:
+        steps: what its script is called with, in order; `{model}`, `{arrays}`, `{work}` and `{out}` are filled in.
+        environment: the variable that names its interpreter; None where it runs in this one.
+        install: how to make that environment.
+    """
+
+    steps: Mapping[str, tuple[str, ...]]
+    environment: str | None = None
+    install: str = ""
+
+
+_ONE_STEP = {"quantize": ("{model}", "{arrays}", "{out}")}
+TOOLS = {
+    "ours": Tool(
+        {"calibrate": ("calibrate", "{model}", "{arrays}", "{work}"), "quantize": ("quantize", "{work}", "{arrays}", "{out}")}
+    ),
+    "ort": Tool(_ONE_STEP),
+    "nncf": Tool(_ONE_STEP, "OCTAVO_NNCF_PYTHON", "python -m venv NNCF && NNCF/bin/pip install nncf==3.4 onnx onnxruntime"),
+    "quark": Tool(_ONE_STEP, "OCTAVO_QUARK_PYTHON", "python -m venv QUARK && QUARK/bin/pip install torch amd-quark onnxruntime"),
+}
+
+
+def quantize(name: str, python: Path, model: Path, arrays: Path, out: Path) -> dict[str, Any]:
+    """Run a tool on a model.
+
+    Returns:
+        Per step `seconds` and `peak_mib` of its process, and `versions`; or `failed`: the last line of what it said.
+    """
+    cost: dict[str, Any] = {}
+    # Ours is imported from this tree, and no tool from whatever path the caller has set.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if TOOLS[name].environment is None:
+        environment["PYTHONPATH"] = str(ROOT)
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"model": str(model), "arrays": str(arrays), "out": str(out), "work": folder}
+        for step, pattern in TOOLS[name].steps.items():
+            report = Path(folder) / f"{step}.json"
+            arguments = [part.format(**places) for part in pattern]
+            command = [str(python), str(SCRIPTS / f"quantize_{name}.py"), *arguments, str(report)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL, cwd=folder
+            )
+            if done.returncode or not report.is_file():
+                return {"failed": f"{step}: {_last_line(done.stderr) or f'exit code {done.returncode}'}"}
+            found = read_json(report)
+            cost["versions"] = found.pop("versions")
+            cost[step] = found
+    return cost if out.is_file() else {"failed": "it wrote no file"}
+
+
+def compare(
+    chosen: Network,
+    tools: Mapping[str, Path],
+    out: Path,
+    *,
+    samples: int = CALIBRATION,
+    limit: int | None = None,
+    rounds: int = 40,
+    openvino: Path | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Quantize one network with every tool and judge the results.
+
+    Args:
+        chosen: the network.
+        tools: name in `TOOLS` to interpreter.
+        out: a folder for the ONNX files.
+        samples: calibration images at most.
+        limit, rounds, openvino: see `measure.judge`.
+
+    Returns:
+        `fp32`, then each tool, to figures (`measure.judge`) and `cost` (`quantize`); or `failed`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    results: dict[str, dict[str, Any]] = {}
+    costs: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        tensors = chosen.calibration(samples)
+        for place, tensor in enumerate(tensors):
+            np.save(Path(folder) / f"{place:05d}.npy", tensor)
+        for name, python in tools.items():
+            made = out / f"{name}.onnx"
+            made.unlink(missing_ok=True)
+            with working(f"{chosen.name}: {name}"):
+                costs[name] = quantize(name, python, chosen.file.absolute(), Path(folder), made.absolute())
+                if "failed" not in costs[name]:
+                    costs[name] |= _runs(made, tensors[0])
+            if "failed" in costs[name]:
+                say(f"{chosen.name}: {name} failed: {costs[name]['failed']}")
+    variants = {name: out / f"{name}.onnx" for name, cost in costs.items() if "failed" not in cost}
+    judged = judge(chosen, variants, limit=limit, rounds=rounds, openvino=openvino)
+    for name in (FP32, *tools):
+        cost = costs.get(name, {})
+        results[name] = {"failed": cost["failed"]} if "failed" in cost else judged[name] | ({"cost": cost} if cost else {})
+    return results
+
+
+def _runs(model: Path, tensor: np.ndarray) -> dict[str, Any]:
+    """Run the file in a process of its own first: a graph on which ONNX Runtime crashes must not take the others with it."""
+    from octavo.runtime.session import Session
+
+    try:
+        feeds = {Session(model, threads=1).inputs[0]: tensor}
+        return {"inference_mib": peak_memory_mib(model, feeds, provider="cpu", threads=2)}
+    except ModelRunError as error:
+        return {"failed": f"its file does not run: {error.problem}"}
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _interpreters(given: Any, names: Sequence[str]) -> dict[str, Path]:
+    """The tools that can run here; the others are named with the way to install them."""
+    found: dict[str, Path] = {}
+    for name in names:
+        tool = TOOLS[name]
+        python = Path(sys.executable) if tool.environment is None else getattr(given, f"{name}_python")
+        if python is None:
+            say(f"{name} is left out: make an environment ({tool.install}), then --{name}-python PATH or {tool.environment}=PATH")
+        elif not python.exists():
+            raise ParamsError(f"--{name}-python: no interpreter {python}", f"make one: {tool.install}")
+        else:
+            found[name] = python
+    return found
+
+
+def _names(text: str, known: Sequence[str], option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ParamsError(f"{option}: {', '.join(unknown) or 'nothing'} is not known", f"use some of: {', '.join(known)}")
+    return names
+
+
+def main() -> None:
+    """Parse, compare each network, write the table after each."""
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--networks", default=",".join(NETWORKS), metavar="A,B", help=f"of: {', '.join(NETWORKS)} (default: all)"
+    )
+    arguments.add_argument("--tools", default=",".join(TOOLS), metavar="A,B", help=f"of: {', '.join(TOOLS)} (default: all)")
+    arguments.add_argument("--samples", type=int, default=CALIBRATION, help=f"calibration images (default: {CALIBRATION})")
+    arguments.add_argument("--out", type=Path, required=True, help="folder for the tables and the ONNX files")
+    for name, tool in TOOLS.items():
+        if tool.environment:
+            option = f"--{name}-python"
+            arguments.add_argument(
+                option, type=Path, default=environment_path(tool.environment), help=f"its interpreter (or {tool.environment})"
+            )
+    given = arguments.parse_args()
+    wanted = _names(given.networks, list(NETWORKS), "--networks")
+    tools = _interpreters(given, _names(given.tools, list(TOOLS), "--tools"))
+    chosen = [network(name, given.data, given.models) for name in wanted]
+    given.out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"host": fingerprint(), "versions": versions(), "samples": given.samples, "networks": {}}
+    for each in chosen:
+        record["networks"][each.name] = compare(
+            each,
+            tools,
+            given.out / each.name,
+            samples=given.samples,
+            limit=given.limit,
+            rounds=given.rounds,
+            openvino=given.openvino_python,
+        )
+        write_json(given.out / "peers.json", record)
+        write_text(given.out / "peers.md", markdown(record))
+        say(f"{each.name}: done")
+    say(markdown(record))
+
+
+if __name__ == "__main__":
+    cli.run(main)

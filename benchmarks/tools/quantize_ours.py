@@ -1,0 +1,46 @@
+"""Octavo, as its stages call it, in two processes as they are.
+
+calibrate MODEL.onnx FOLDER_OF_NPY WORK_FOLDER REPORT.json
+quantize  WORK_FOLDER FOLDER_OF_NPY OUT.onnx REPORT.json
+"""
+
+import sys
+from pathlib import Path
+
+from child import Arrays, measured
+
+from octavo.calibration.collector import collect
+from octavo.calibration.statistics import Statistics
+from octavo.graph.clean import clean
+from octavo.graph.inspect import image_input
+from octavo.graph.io import load, save
+from octavo.params.grammar import Int8, OnnxSource
+from octavo.quantization.int8 import quantize_static
+
+
+def calibrate(model: str, arrays: str, work: str) -> None:
+    """The export of an ONNX file and the calibrate stage: work/fp32.onnx and work/calibration."""
+    graph = load(model)
+    clean(graph, OnnxSource(kind="onnx", file=model).opset)
+    save(graph, Path(work) / "fp32.onnx")
+    feeds = Arrays(arrays, image_input(graph, None).name)
+    statistics = collect(
+        load(Path(work) / "fp32.onnx"), lambda: ((file.name, feed) for file, feed in zip(feeds.files, feeds, strict=True))
+    )
+    statistics.save(Path(work) / "calibration")
+
+
+def quantize(work: str, arrays: str, out: str) -> None:  # noqa: ARG001 - the images, for a recipe that measures on some of them
+    """The quantize_int8 stage with `int8: {}`."""
+    graph, statistics = load(Path(work) / "fp32.onnx"), Statistics.load(Path(work) / "calibration")
+    save(quantize_static(graph, statistics, Int8()).model, out)
+
+
+def main(step: str, *arguments: str) -> None:
+    """Do one step and report."""
+    *rest, report = arguments
+    measured(lambda: {"calibrate": calibrate, "quantize": quantize}[step](*rest), report, ["octavo", "onnxruntime", "onnx"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

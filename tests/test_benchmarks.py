@@ -1,0 +1,259 @@
+"""The harness behind the speed and accuracy claims: its metrics on cases that can be counted by hand, and a whole small run."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from conftest import CLASSES, ROOT, small_network, write_images
+from PIL import Image
+
+import peers
+from detection import Boxes, Letterbox, decode_nanodet, decode_yolov5, decode_yolox, nms
+from measure import FP32, judge
+from metrics import ChannelNoise, ConfusionMatrix, average_precision, verification_auc
+from networks import NETWORKS, Network, network
+from octavo.errors import DataError, ParamsError
+from octavo.images.dataset import Item
+from octavo.images.preprocess import preprocess
+from octavo.params.grammar import ImageSet, Input
+from scorers import Classification, Faces, Segmentation
+
+BOXES = [[10.0, 20.0, 100.0, 50.0], [200.0, 40.0, 30.0, 60.0]]
+
+
+def annotated(score: float | None = None, shift: float = 0.0) -> list[dict]:
+    found = []
+    for image in (1, 2):
+        for category, (x, y, width, height) in enumerate(BOXES):
+            box = {"image_id": image, "category_id": category, "bbox": [x + shift, y, width, height]}
+            found.append(box if score is None else box | {"score": score})
+    return found
+
+
+def test_ap_of_perfect_detections_is_one_and_of_none_zero():
+    assert average_precision(annotated(), annotated(0.9), [1, 2]) == {"ap": pytest.approx(1), "ap50": pytest.approx(1)}
+    assert average_precision(annotated(), [], [1, 2]) == {"ap": 0, "ap50": 0}
+    wrong_class = [box | {"category_id": 1 - box["category_id"]} for box in annotated(0.9)]
+    assert average_precision(annotated(), wrong_class, [1, 2])["ap"] == pytest.approx(0)
+
+
+def test_ap_counts_missed_images_and_loose_boxes():
+    one_image = [box for box in annotated(0.9) if box["image_id"] == 1]
+    # Every second box found at precision 1: the interpolated curve covers recalls 0, .01 ... .5, which is 51 of 101 points.
+    assert average_precision(annotated(), one_image, [1, 2])["ap"] == pytest.approx(51 / 101)
+    shifted = average_precision(annotated(), annotated(0.9, shift=6.0), [1, 2])
+    # IoU 94/106 = .887 and 24/36 = .667: of the ten thresholds .5 ... .95 the first passes 8, the second 4.
+    assert shifted == {"ap": pytest.approx((0.8 + 0.4) / 2), "ap50": pytest.approx(1)}
+
+
+@pytest.mark.parametrize("align", ["centre", "top-left"])
+def test_letterbox_maps_boxes_back_to_the_photo(align):
+    spec = Input.model_validate(
+        {"size": [416, 416], "resize": {"rule": "letterbox", "antialias": False, "align": align, "pad": 0}, "scale": 1}
+    )
+    photo = np.zeros((333, 500, 3), np.uint8)
+    photo[100:200, 250:450] = 255
+    rows, columns = np.nonzero(preprocess(photo, spec)[0, 0] > 127)
+    seen = np.array([[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]], float)
+    back = Letterbox.of(333, 500, spec).back(seen)
+    assert np.abs(back - [[250, 100, 450, 200]]).max() < 1
+    assert Letterbox.of(333, 500, spec).back(np.array([[-50.0, -50.0, 999.0, 999.0]])).tolist() == [[0, 0, 500, 333]]
+
+
+def test_yolox_is_decoded_on_its_grid():
+    rows = np.zeros((1, 16 + 4 + 1, 7), np.float32)
+    # A 32-pixel input has 4x4 cells of stride 8, 2x2 of 16, one of 32. Cell (row 2, column 1) of the first, (1, 0) of the second.
+    rows[0, 2 * 4 + 1] = [0.5, 0.25, np.log(2), np.log(3), 0.5, 0.0, 0.8]
+    rows[0, 16 + 1 * 2 + 0] = [0.5, 0.5, 0.0, 0.0, 1.0, 1.0, 0.0]
+    boxes = decode_yolox({"output": rows}, size=32)
+    # centre ((1 + .5) * 8, (2 + .25) * 8) = (12, 18), size (16, 24)
+    assert boxes.xyxy[9] == pytest.approx([4, 6, 20, 30], abs=1e-5)
+    assert boxes.scores[9] == pytest.approx([0, 0.4])
+    # centre (8, 24), size (16, 16)
+    assert boxes.xyxy[18] == pytest.approx([0, 16, 16, 32])
+
+
+def test_yolov5_rows_are_corners_and_products_of_scores():
+    boxes = decode_yolov5({"output0": np.array([[[50, 40, 20, 10, 0.5, 0.2, 0.8]]], np.float32)})
+    assert boxes.xyxy.tolist() == [[40, 35, 60, 45]]
+    assert boxes.scores[0] == pytest.approx([0.1, 0.4])
+
+
+def test_nanodet_outputs_are_told_apart_by_shape_and_decoded():
+    size, strides, classes = 32, (8, 16, 32), 3
+    outputs = {}
+    for place, side in enumerate((1, 4, 2)):
+        # Names say nothing: as in the real file, scores and distances of the strides come in any order.
+        outputs[f"bbox_pred{place}"] = np.full((side * side, classes), side / 10, np.float32)
+        outputs[f"cls_score{place}"] = np.zeros((side * side, 32), np.float32)
+    outputs["cls_score1"][5] = np.where(np.arange(32) % 8 == 2, 100.0, 0.0)
+    boxes = decode_nanodet(outputs, size, strides, classes=classes)
+    assert boxes.scores[:, 0] == pytest.approx([0.4] * 16 + [0.2] * 4 + [0.1])
+    # Cell (row 1, column 1) of stride 8: centre (12, 12), all four distances 2 * 8.
+    assert boxes.xyxy[5] == pytest.approx([-4, -4, 28, 28])
+    # Equal weights expect 3.5 bins.
+    assert boxes.xyxy[20] == pytest.approx([16 - 3.5 * 32] * 2 + [16 + 3.5 * 32] * 2)
+
+
+def test_nms_is_class_wise_and_sorted():
+    near = np.array([[0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]], np.float32)
+    scores = np.array([[0.9, 0.3], [0.8, 0.0], [0.0, 0.95]], np.float32)
+    xyxy, kept, classes = nms(Boxes(near, scores), 0.5)
+    # The second box gives way to the first of its class; the first comes back under the other class.
+    assert classes.tolist() == [1, 0, 1]
+    assert kept == pytest.approx([0.95, 0.9, 0.3])
+    assert xyxy[0].tolist() == [50, 50, 60, 60]
+    assert len(nms(Boxes(near, scores), 0.5, most=1)[0]) == 1
+    assert len(nms(Boxes(near * np.nan, scores * np.nan), 0.5)[0]) == 0
+
+
+def test_mean_iou_by_hand_with_void():
+    matrix = ConfusionMatrix(3)
+    matrix.update(np.array([[0, 0, 1], [1, 1, 11]]), np.array([[0, 1, 1], [1, 0, 2]]))
+    # Class 0: hit 1 of union 3; class 1: 2 of 4; class 2 is found on void alone, which does not count.
+    assert matrix.iou()[:2].tolist() == pytest.approx([1 / 3, 1 / 2])
+    assert np.isnan(matrix.iou()[2])
+    assert matrix.mean_iou() == pytest.approx(5 / 12)
+    # One matrix for all images is not the mean over images.
+    matrix.update(np.zeros((2, 5), int), np.zeros((2, 5), int))
+    assert matrix.iou()[0] == pytest.approx(11 / 13)
+
+
+def test_auc_over_pairs():
+    people = [0, 0, 1, 1]
+    apart = np.array([[1, 0.1], [1, 0], [0, 1], [0.1, 1]])
+    assert verification_auc(apart, people) == 1
+    # Each pair of one person scores .0995, the four others .995, .995, .198 and 0: one of four lies below.
+    assert verification_auc(apart[[0, 2, 1, 3]], people) == 0.25
+    assert verification_auc(np.ones((4, 2)), people) == 0.5
+
+
+def test_noise_of_a_small_channel_shows_in_the_mean_over_channels():
+    noise = ChannelNoise()
+    reference = np.zeros((1, 2, 4, 4), np.float32)
+    reference[:, 0], reference[:, 1] = 100, 1
+    other = reference.copy()
+    other[:, 1] += 1
+    noise.update({"out": reference}, {"out": other})
+    found = noise.metrics()
+    assert found["sqnr_db"] == pytest.approx(40, abs=0.01)
+    # 200 dB stand for a channel without noise; the small one has 0 dB.
+    assert found["sqnr_db_channels"] == pytest.approx(100)
+
+
+def test_segmentation_holds_two_class_outputs_against_the_road(tmp_path):
+    for part in ("images", "masks"):
+        (tmp_path / part).mkdir()
+    mask = np.array([[3, 3, 0, 11]], np.uint8)
+    Image.fromarray(mask).save(tmp_path / "masks" / "a.png")
+    item = Item(tmp_path / "images" / "a.jpg", "a.jpg", "")
+    scorer = Segmentation(11, output="drivable", road=3)
+    logits = np.zeros((1, 2, 1, 4), np.float32)
+    logits[0, 1] = [[1, -1, 1, 1]]
+    scorer.update(item, {"drivable": logits}, {"drivable": logits})
+    assert scorer.result()["iou"] == pytest.approx(1 / 3)
+
+
+def test_faces_are_held_against_those_of_fp32():
+    boxes = np.array([[[0.1, 0.1, 0.3, 0.4], [0.6, 0.6, 0.9, 0.9]]], np.float32)
+    sure = {"boxes": boxes, "scores": np.array([[[0.1, 0.9], [0.9, 0.1]]], np.float32)}
+    blind = {"boxes": boxes, "scores": np.array([[[0.99, 0.01], [0.4, 0.6]]], np.float32)}
+    item = Item(Path("a.jpg"), "a.jpg", "")
+    good, bad = Faces((240, 320)), Faces((240, 320))
+    good.update(item, sure, sure)
+    bad.update(item, sure, blind)
+    assert good.result()["ap"] == pytest.approx(1)
+    assert good.result()["photos"] == 1
+    assert bad.result()["ap"] == 0
+    assert bad.result()["photos"] == 0
+
+
+@pytest.fixture
+def tiny(tmp_path) -> Network:
+    onnx.save(small_network(), tmp_path / "small.onnx")
+    for label in range(CLASSES):
+        write_images(tmp_path / f"images/{label}", 6, seed=30 + label)
+    calibration, validation = (
+        ImageSet(format="imagefolder", path=str(tmp_path / "images"), split={"start": start, "stop": stop})
+        for start, stop in ((0, 0.5), (0.5, 1))
+    )
+    spec = Input.model_validate({"size": [32, 32], "mean": [0.5], "std": [0.25]})
+    return Network("tiny", tmp_path / "small.onnx", spec, (calibration, validation), Classification)
+
+
+def test_ours_and_onnx_runtime_on_a_small_network(tiny, tmp_path):
+    tools = dict.fromkeys(("ours", "ort"), Path(sys.executable))
+    results = peers.compare(tiny, tools, tmp_path / "out", samples=8, limit=8, rounds=3)
+    assert list(results) == [FP32, "ours", "ort"]
+    assert results[FP32]["kept"] == results[FP32]["agreement"] == results[FP32]["speed"] == 1
+    for name in ("ours", "ort"):
+        row = results[name]
+        ops = {node.op_type for node in onnx.load(tmp_path / "out" / f"{name}.onnx").graph.node}
+        assert "QuantizeLinear" in ops
+        # An 8-bit network of four layers lies within these on any machine; a wrong pairing of outputs or images does not.
+        assert 15 < row["sqnr_db"] < 60
+        assert row["agreement"] >= 0.75
+        assert row["ms"] > 0
+        assert row["cost"]["quantize"]["seconds"] > 0
+        assert row["cost"]["quantize"]["peak_mib"] > 20
+        assert row["cost"]["inference_mib"] > 20
+    assert set(results["ours"]["cost"]) >= {"calibrate", "quantize"}
+    record = {"host": peers.fingerprint(), "versions": peers.versions(), "samples": 8, "networks": {"tiny": results}}
+    table = peers.markdown(json.loads(json.dumps(record)))
+    assert [line.split("|")[2].strip() for line in table.splitlines()[2:5]] == [FP32, "ours", "ort"]
+    assert len({line.count("|") for line in table.splitlines() if line.startswith("|")}) == 1
+
+
+def test_a_tool_that_fails_is_a_row_of_the_table(tiny, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"not a model")
+    broken = peers.quantize("ort", Path(sys.executable), tmp_path / "broken.onnx", tmp_path, tmp_path / "none.onnx")
+    assert broken["failed"].startswith("quantize: ")
+    results = judge(tiny, {}, limit=2, rounds=0) | {"ort": broken}
+    record = {"host": peers.fingerprint(), "versions": {}, "samples": 8, "networks": {"tiny": results}}
+    assert "| tiny | ort | failed: quantize: " in peers.markdown(record)
+
+
+def test_calibration_and_validation_share_no_image(tiny):
+    first, second = tiny.items("calibration"), tiny.items("validation")
+    assert len(first) == len(second) == CLASSES * 3
+    assert not {item.sha256 for item in first} & {item.sha256 for item in second}
+    both = dataclasses.replace(tiny, sets=(tiny.sets[0], tiny.sets[0]))
+    with pytest.raises(DataError, match="share"):
+        both.items("validation")
+
+
+def test_every_network_is_described_and_mistakes_are_told(tmp_path):
+    (tmp_path / "models").mkdir()
+    for name in NETWORKS:
+        with pytest.raises(DataError, match=r"\.onnx: no such file"):
+            network(name, tmp_path, tmp_path / "models")
+    with pytest.raises(ParamsError, match="yolov5n"):
+        network("yolo", tmp_path)
+    with pytest.raises(ParamsError, match="--data"):
+        network("yolov5n", None)
+
+
+def test_missing_environments_are_named_with_the_way_to_make_them(monkeypatch, capsys):
+    given = type("Given", (), {"nncf_python": None, "quark_python": Path("nowhere")})
+    assert list(peers._interpreters(given, ["ours", "nncf"])) == ["ours"]
+    assert "pip install nncf" in capsys.readouterr().out
+    with pytest.raises(ParamsError, match="nowhere"):
+        peers._interpreters(given, ["quark"])
+
+
+@pytest.mark.parametrize("script", ["evaluate", "peers"])
+def test_scripts_have_help_and_plain_errors(script):
+    run = partial(subprocess.run, capture_output=True, text=True, check=False, cwd=ROOT)
+    command = [sys.executable, f"benchmarks/{script}.py"]
+    assert "--openvino-python" in run([*command, "--help"]).stdout
+    option = {"evaluate": ["--network", "none"], "peers": ["--networks", "none", "--out", "nowhere"]}[script]
+    failed = run([*command, *option])
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("error: ")
+    assert "yolov5n" in failed.stderr
