@@ -15,7 +15,10 @@ from octavo.graph.clean import clean
 from octavo.graph.inspect import image_input
 from octavo.graph.io import load, save
 from octavo.params.grammar import Int8, OnnxSource
-from octavo.quantization.int8 import quantize_static
+from octavo.quantization.int8 import Images, quantize_static
+
+# As the stages have them: `calibrate.held_out`, and the images for tensors that statistics do not know.
+HELD_OUT, CALIBRATION = 16, 32
 
 
 def calibrate(model: str, arrays: str, work: str) -> None:
@@ -24,16 +27,23 @@ def calibrate(model: str, arrays: str, work: str) -> None:
     clean(graph, OnnxSource(kind="onnx", file=model).opset)
     save(graph, Path(work) / "fp32.onnx")
     feeds = Arrays(arrays, image_input(graph, None).name)
-    statistics = collect(
-        load(Path(work) / "fp32.onnx"), lambda: ((file.name, feed) for file, feed in zip(feeds.files, feeds, strict=True))
-    )
+    counted = [(file.name, feed) for place, (file, feed) in enumerate(zip(feeds.files, feeds, strict=True)) if not _held_out(place)]
+    statistics = collect(load(Path(work) / "fp32.onnx"), lambda: counted)
     statistics.save(Path(work) / "calibration")
 
 
-def quantize(work: str, arrays: str, out: str) -> None:  # noqa: ARG001 - the images, for a recipe that measures on some of them
+def quantize(work: str, arrays: str, out: str) -> None:
     """The quantize_int8 stage with `int8: {}`."""
     graph, statistics = load(Path(work) / "fp32.onnx"), Statistics.load(Path(work) / "calibration")
-    save(quantize_static(graph, statistics, Int8()).model, out)
+    feeds = list(Arrays(arrays, image_input(graph, None).name))
+    held_out = [feed for place, feed in enumerate(feeds) if _held_out(place)]
+    counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
+    save(quantize_static(graph, statistics, Int8(), Images(counted[:CALIBRATION], held_out[:HELD_OUT])).model, out)
+
+
+def _held_out(place: int) -> bool:
+    """One image in four is measured on and not calibrated on, as the stages part them."""
+    return place % 4 == 3
 
 
 def main(step: str, *arguments: str) -> None:
