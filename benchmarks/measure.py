@@ -11,13 +11,14 @@ import numpy as np
 import onnxruntime as ort
 
 from networks import Network
+from octavo.errors import ModelRunError
 from octavo.images.dataset import Item
 from octavo.progress import track
 from octavo.runtime.session import Session, session_config
 from octavo.runtime.timing import interleaved
 from openvino_session import OpenVino, OpenVinoSession
 
-__all__ = ["FP32", "NOTE", "accuracy", "judge"]
+__all__ = ["FP32", "NOTE", "accuracy", "judge", "open_exact"]
 
 # The name of the reference among the variants.
 FP32 = "fp32"
@@ -81,7 +82,7 @@ def judge(
     """
     files = {FP32: network.file, **variants}
     with OpenVino(openvino) if openvino else contextlib.nullcontext() as worker:
-        sessions: dict[str, Session | OpenVinoSession] = {name: Session(path, threads=THREADS) for name, path in files.items()}
+        sessions: dict[str, Session | OpenVinoSession] = {name: open_exact(path)[0] for name, path in files.items()}
         if worker:
             sessions |= {_beside(name): OpenVinoSession(worker, name, path) for name, path in files.items()}
         scored: dict[str, dict[str, Any]] = accuracy(network, sessions, limit=limit)  # type: ignore[assignment]
@@ -92,12 +93,29 @@ def judge(
                 results[name]["openvino"] = scored[_beside(name)]
         if rounds:
             _, tensor = next(network.validation(1))
-            _add_speed(results, {name: sessions[name] for name in files}, files, tensor, rounds)  # type: ignore[misc]
+            _add_speed(results, files, tensor, rounds)
             if worker:
                 taken = worker.latencies(list(files), tensor, rounds=rounds, warmup=WARMUP)
                 for name, latency in taken.items():
                     results[name]["openvino"] |= {"ms": latency.median, "speed": taken[FP32].median / latency.median}
     return results
+
+
+def open_exact(path: Path) -> tuple[Session, bool]:
+    """Octavo's session of a file; whether it is an optimized one, whose latency means something.
+
+    ONNX Runtime 1.31 fails with "Attempt to replace the existing tensor" on some files under `session.x64quantprecision` (a
+    YOLOv5n by Quark) that it loads without. Such a file is judged at basic optimization, which computes the same in float.
+
+    Raises:
+        ModelRunError: it does not load at all.
+    """
+    try:
+        return Session(path, threads=THREADS), True
+    except ModelRunError:
+        if not session_config():
+            raise
+        return Session(path, threads=THREADS, optimization="basic"), False
 
 
 def _beside(name: str) -> str:
@@ -106,17 +124,18 @@ def _beside(name: str) -> str:
 
 def _add_speed(
     results: dict[str, dict[str, Any]],
-    sessions: Mapping[str, Session],
     files: Mapping[str, Path],
     tensor: np.ndarray,
     rounds: int,
 ) -> None:
     runners = {}
-    for name, session in sessions.items():
+    for name, path in files.items():
+        session, optimized = open_exact(path)
         feeds = {session.inputs[0]: tensor}
-        runners[name, ""] = lambda session=session, feeds=feeds: session.run(feeds)
+        if optimized:
+            runners[name, ""] = lambda session=session, feeds=feeds: session.run(feeds)
         if session_config():
-            plain = _default_session(files[name])
+            plain = _default_session(path)
             runners[name, "_default"] = lambda plain=plain, feeds=feeds: plain.run(None, feeds)
     taken = interleaved(runners, rounds=rounds, warmup=WARMUP)  # type: ignore[type-var]
     for (name, kind), latency in taken.items():

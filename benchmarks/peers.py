@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from arguments import environment_path, parser
-from measure import FP32, judge
+from measure import FP32, judge, open_exact
 from networks import CALIBRATION, NETWORKS, Network, network
 from octavo import cli
 from octavo.errors import ModelRunError, ParamsError
@@ -139,11 +139,10 @@ def compare(
 
 def _runs(model: Path, tensor: np.ndarray) -> dict[str, Any]:
     """Run the file in a process of its own first: a graph on which ONNX Runtime crashes must not take the others with it."""
-    from octavo.runtime.session import Session
-
     try:
-        feeds = {Session(model, threads=1).inputs[0]: tensor}
-        return {"inference_mib": peak_memory_mib(model, feeds, provider="cpu", threads=2)}
+        session, optimized = open_exact(model)
+        feeds = {session.inputs[0]: tensor}
+        return {"inference_mib": peak_memory_mib(model, feeds, provider="cpu", threads=2)} if optimized else {}
     except ModelRunError as error:
         return {"failed": f"its file does not run: {error.problem}"}
 
