@@ -42,10 +42,15 @@ def unit_noise(
     Returns:
         Unit name to noise-to-signal ratio at the heads; a graph input that is quantized stands under its own name.
     """
-    int8, scales = plan.int8, plan.scales
-    keys = [value.name for value in model.graph.inputs if value.name in scales] + [unit.name for unit in int8]
+    scales = plan.scales
+    keys = [value.name for value in model.graph.inputs if value.name in scales] + [
+        unit.name
+        for unit, reason in plan.reasons.items()
+        # A tensor that a float unit makes and an INT8 unit reads stands under its maker too.
+        if not reason or any(value.name in scales for value in unit.outputs)
+    ]
     place = {key: index for index, key in enumerate(keys)}
-    of_tensor = {value.name: unit.name for unit in int8 for value in (*unit.inner, *unit.outputs)}
+    of_tensor = {value.name: unit.name for unit in plan.reasons for value in (*unit.inner, *unit.outputs)}
     proto = _switched(model, plan, judge.heads, place, of_tensor)
     session = Session(proto.SerializeToString(), optimization="extended")
     noise = {}
