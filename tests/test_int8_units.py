@@ -191,7 +191,9 @@ class TestPlacement:
             [conv("x", "a"), oh.make_node("Sigmoid", ["a"], ["s"], "s"), oh.make_node("Concat", ["a", "s"], ["y"], "y", axis=1)],
             ["y"],
         )
-        assert found == {name: "no weights follow: decoding and other tails stay float" if name != "a" else "" for name in "asy"}
+        assert found == {
+            name: "no weights follow: decoding, scores and other tails stay float" if name != "a" else "" for name in "asy"
+        }
 
     def test_keep_float_holds_for_the_unit_and_reaches_what_it_feeds(self):
         found = self.decided(

@@ -69,9 +69,18 @@ def _dequantized(model: ir.Model) -> dict[str, str]:
     pairs = {}
     for node in model.graph:
         if node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
+            # Ours: T -> T.code -> any number of DQ; between them codes may pass Max or Min.
+            codes = node.inputs[0].name or ""
+            if codes.endswith(".code"):
+                pairs.setdefault(codes.removesuffix(".code"), node.outputs[0].name)
+                continue
             source = node.inputs[0].producer()
             if source is not None and source.op_type == "QuantizeLinear":
                 pairs.setdefault(source.inputs[0].name, node.outputs[0].name)
                 # A graph output keeps its name behind its DQ.
                 pairs.setdefault(node.outputs[0].name, node.outputs[0].name)
+    if pairs:
+        # A last Gemm or MatMul writes float: its noise is that of the output itself.
+        for value in model.graph.outputs:
+            pairs.setdefault(value.name, value.name)
     return pairs

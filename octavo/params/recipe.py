@@ -80,7 +80,7 @@ class Int8(Block):
     symmetric: bool = False
     # Give the worst layers back to float, cheapest in latency first, until `fidelity` holds on held-out calibration images.
     repair: bool = True
-    # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 24, or 14 where these are maps
+    # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 24, or 18 where these are maps
     # (detection, segmentation), whose decisions ONE position makes and not a mean.
     fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.
