@@ -22,7 +22,7 @@ _DENSE, _DEPTHWISE = (0.020, 0.009), (0.015, 0.020)
 # Nanoseconds an element written by units without weights, (float, int8), and by a Q or a DQ.
 _PASS, _SILU, _BORDER = (0.10, 0.08), (0.27, 0.29), 0.15
 # Nanoseconds that a weight kept in float32 is held to be worth.
-_WEIGHT = 1.0
+_WEIGHT = 4.0
 
 
 def latency_of(units: list[Unit]) -> Callable[[set[Unit]], float]:
