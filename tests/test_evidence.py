@@ -226,7 +226,8 @@ def test_layer_noise_finds_the_layer_that_loses(graphs):
     assert [layer.index for layer in layers] == list(range(len(layers)))
     # A far too wide range on one tensor shows at that layer.
     spoiled = ir.from_proto(ir.to_proto(graphs["int8"]))
-    scale = next(node for node in spoiled.graph if node.op_type == "QuantizeLinear" and node.inputs[0].name == "point.raw").inputs[1]
+    quantizers = [node for node in spoiled.graph if node.op_type == "QuantizeLinear"]
+    scale = next(node for node in quantizers if node.inputs[0].name == "point.raw").inputs[1]
     scale.const_value = ir.tensor(np.float32(scale.const_value.numpy() * 40))
     worse = {layer.layer: layer.sqnr_db for layer in layer_noise(graphs["fp32"], spoiled, samples)}
     assert worse["point"] < found["point"] - 15
