@@ -81,7 +81,7 @@ def test_signatures_know_work_and_neither_names_nor_values():
 
 def test_a_signature_reads_as_what_it_is(model):
     found = [signature(unit) for unit in units_of(model)]
-    assert found[0] == "linear: Conv(pads=1,1,1,1)[x0:1x3x16x16 c:16x3x3x3 c:16] Relu[-] -> 1x16x16x16"
+    assert found[0] == "linear: Conv(pads=1,1,1,1)[x0:1x3x16x16~input c:16x3x3x3 c:16] Relu[-] -> 1x16x16x16"
     assert found[2] == "silu: Sigmoid[x0:1x16x16x16] Mul[x0:1x16x16x16 -] -> 1x16x16x16"
     add = next(text for text in found if text.startswith("Add"))
     assert add == "Add: Add[x0:1x16x16x16 x1:1x16x16x16~Conv] -> 1x16x16x16"

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.files import read_json, write_json
-from octavo.quantization.int8.specimens import fuses, shape_of
+from octavo.quantization.int8.specimens import shape_of, source_of
 from octavo.quantization.int8.units import Unit, constant
 
 __all__ = ["Borders", "Cost", "CostTable", "is_static", "signature"]
@@ -145,9 +145,9 @@ def signature(unit: Unit) -> str:
     """What a unit does, in words: equal for equal work, whatever its names and values.
 
     Returns:
-        `linear: Conv(group=1 pads=1,1,1,1)[x0:1x16x32x32 c:8x16x3x3 c:8] Relu[-] -> 1x8x32x32`: op types with the attributes that
-        differ from their defaults; what each node reads (`x`: a tensor from outside, with `~Conv` where it may run inside the
-        kernel of the Conv before it, `c`: a constant, `-`: the unit's own) and the outputs' shapes, at batch 1.
+        `linear: Conv(pads=1,1,1,1)[x0:1x16x32x32 c:8x16x3x3 c:8] Relu[-] -> 1x8x32x32`: op types with the attributes that
+        differ from their defaults; what each node reads (`x`: a tensor from outside, with `~input` or `~Conv` as `source_of` has
+        it, `c`: a constant, `-`: the unit's own) and the outputs' shapes, at batch 1.
     """
     places = {value: place for place, value in enumerate(unit.inputs)}
     inside = {value for node in unit.nodes for value in node.outputs}
@@ -160,8 +160,8 @@ def signature(unit: Unit) -> str:
             elif value in inside:
                 operands.append("-")
             elif value in places:
-                behind = "~Conv" if fuses(unit, value) else ""
-                operands.append(f"x{places[value]}:{_shape_text(value)}{behind}")
+                source = source_of(unit, value)
+                operands.append(f"x{places[value]}:{_shape_text(value)}{f'~{source}' if source else ''}")
             else:
                 operands.append(_constant_text(node, value))
         settings = _attributes(node)

@@ -12,15 +12,15 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.quantization.int8.costs import Borders, Cost, CostTable, is_static, signature
-from octavo.quantization.int8.specimens import shape_of, variants_of
+from octavo.quantization.int8.specimens import is_led, shape_of, variants_of
 from octavo.quantization.int8.units import Unit
 from octavo.runtime.host import fingerprint, has_vnni
 from octavo.runtime.profiling import Kernel, kernel_times
 
 __all__ = ["measure"]
 
-ROUNDS = 15
-WARMUP = 3
+ROUNDS = 11
+WARMUP = 2
 # A chunk's weights are held some six times over (graphs, files, sessions' packed copies); its activations once.
 _CHUNK_WEIGHTS = 8 * 2**20
 _CHUNK_UNITS = 96
@@ -99,7 +99,8 @@ def _chunks(units: dict[str, Unit]) -> Iterator[list[tuple[str, Unit]]]:
 
 def _probe(shape: Sequence[int]) -> Unit:
     """A cheap unit that matters for the borders before it."""
-    source, target = (ir.Value(name=what, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT)) for what in "xy")
+    first, source, target = (ir.Value(name=what, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT)) for what in "axy")
+    ir.Node("", "Relu", [first], outputs=[source])
     node = ir.Node("", "MaxPool", [source], [ir.AttrInt64s("kernel_shape", [1, 1])], outputs=[target], name="probe")
     return Unit("probe", "MaxPool", (node,), (source,), (target,))
 
@@ -107,11 +108,9 @@ def _probe(shape: Sequence[int]) -> Unit:
 def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _Borders) -> dict[str, np.ndarray]:
     """Microseconds of the kernels between each unit's neighbours, run by run; what stands before them goes to `borders`."""
     found = {name: np.zeros(ROUNDS) for name in units}
-    sizes = {f"{name}.x{place}": math.prod(shape_of(value)) for name in units for place, value in enumerate(units[name].inputs)}
+    reads = {f"{name}.x{place}": (unit, value) for name, unit in units.items() for place, value in enumerate(unit.inputs)}
+    sizes = {name: math.prod(shape_of(value)) for name, (_, value) in reads.items()}
     sizes |= {f"{name}.fed": size for name, size in sizes.items()}
-    images = {
-        f"{name}.x{place}" for name in units for place, value in enumerate(units[name].inputs) if len(shape_of(value) or ()) == 4
-    }
     # Tensor to its branch, and whether it lies between the unit's neighbours.
     owners: dict[str, tuple[str, bool]] = {name: (name.partition(".")[0], False) for name in sizes}
     for kernel in kernels:
@@ -120,17 +119,17 @@ def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _B
             continue
         owner, inside = seen[0][0], any(between for _, between in seen)
         role = _role(kernel, owner)
-        if role == "unit" and inside:
-            found[owner] += kernel.us
         source = kernel.inputs[0]
         if role == "border":
             borders.seen[kernel.op_type].append((sizes[source], _typical(kernel.us)))
-            inside = source.removesuffix(".fed") not in images
             sizes[kernel.outputs[0]] = sizes[source]
-        elif not inside and kernel.op_type == "Transpose" and source in sizes:
+            inside = not is_led(*reads[source.removesuffix(".fed")])
+        elif role == "layout" and source in sizes:
             borders.seen["Transpose"].append((sizes[source], _typical(kernel.us)))
         elif role in ("before", "after", "sink"):
             inside = role == "before"
+        elif inside:
+            found[owner] += kernel.us
         owners |= dict.fromkeys(kernel.outputs, (owner, inside))
     return found
 
@@ -140,11 +139,13 @@ def _typical(us: np.ndarray) -> float:
 
 
 def _role(kernel: Kernel, owner: str) -> str:
-    """`border`, `before`, `after`, `sink`, or `unit`: what else there is, changes of layout among it."""
+    """`border`, `before`, `unit`, `after`, `sink`, or `layout`: what ONNX Runtime put between them."""
     if kernel.op_type in ("QuantizeLinear", "DequantizeLinear") and kernel.inputs[0].startswith(f"{owner}.x"):
         return "border"
     if kernel.name.endswith(".sink"):
         return "sink"
+    if kernel.op_type == "Transpose" and not kernel.name.startswith(f"{owner}.unit"):
+        return "layout"
     return next((role for role in ("before", "after") if kernel.name.startswith(f"{owner}.{role}")), "unit")
 
 

@@ -25,7 +25,7 @@ from octavo.quantization.int8.weights import codes_of
 from octavo.quantization.int8.writer import write_qdq
 from octavo.runtime.profiling import Variant
 
-__all__ = ["Branch", "fuses", "shape_of", "variants_of"]
+__all__ = ["Branch", "is_led", "shape_of", "source_of", "variants_of"]
 
 _IR_VERSION = 10
 _RUN = 16
@@ -45,17 +45,28 @@ def shape_of(value: ir.Value) -> tuple[int, ...] | None:
     return tuple(sizes) if all(isinstance(size, int) for size in sizes) else None
 
 
-def fuses(unit: Unit, value: ir.Value) -> bool:
-    """Whether a unit may run inside the kernel of the Conv that makes one of its inputs, in float."""
+def source_of(unit: Unit, value: ir.Value) -> str:
+    """What matters of where a unit's input comes from.
+
+    Returns:
+        `input`: the graph's own input, which has no layout but its own; `Conv`: a Conv in whose kernel the unit may run in float;
+        "" for anything else.
+    """
     maker = value.producer()
-    if unit.kind not in _INSIDE_CONV or maker is None or maker.op_type != "Conv":
-        return False
-    return len(value.uses()) == 1 and not value.is_graph_output()
+    if maker is None:
+        return "input"
+    fuses = unit.kind in _INSIDE_CONV and maker.op_type == "Conv" and len(value.uses()) == 1 and not value.is_graph_output()
+    return "Conv" if fuses else ""
+
+
+def is_led(unit: Unit, value: ir.Value) -> bool:
+    """Whether a neighbour stands before one of a unit's inputs: an image that is not the graph's own input."""
+    return len(value.shape) == 4 and source_of(unit, value) != "input"
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A copy of a unit with neighbours on all sides, that shares nothing with its graph but the constants' bytes.
+    """A copy of a unit with neighbours on all sides that know images, that shares nothing with its graph but the constants' bytes.
 
     Attributes:
         name: the prefix of its nodes' names: `<name>.before<place>`, `<name>.unit<step>`, `<name>.after<place>`.
@@ -80,8 +91,9 @@ class Branch:
         for place, value in enumerate(unit.inputs):
             inputs.append(_value(f"{name}.x{place}", value))
             copies[value] = inputs[-1]
-            if len(inputs[-1].shape) == 4:
-                units.append(_neighbour(f"{name}.before{place}", inputs[-1], pool=not int8 and not fuses(unit, value)))
+            if is_led(unit, value):
+                pool = not int8 and source_of(unit, value) != "Conv"
+                units.append(_neighbour(f"{name}.before{place}", inputs[-1], pool=pool))
                 copies[value] = units[-1].outputs[0]
         for step, node in enumerate(unit.nodes):
             for place, value in enumerate(node.inputs):
@@ -193,16 +205,18 @@ def _drop_last_dequantize(graph: onnx.GraphProto) -> None:
 
 def _sink(graph: onnx.GraphProto, ranks: Sequence[int]) -> None:
     """Keep one element of each output."""
+    for what, array in (("0", [0]), ("1", [1]), ("0000", [0] * 4), ("1111", [1] * 4), ("0123", range(4)), ("all", [-1])):
+        graph.initializer.append(numpy_helper.from_array(np.array(array, np.int64), f"sink.{what}"))
     for value, rank in zip(graph.output, ranks, strict=True):
-        if rank:
-            for what, array in (("0", np.zeros(rank, np.int64)), ("1", np.ones(rank, np.int64)), ("all", np.arange(rank))):
-                if not any(tensor.name == f"sink{rank}.{what}" for tensor in graph.initializer):
-                    graph.initializer.append(numpy_helper.from_array(array, f"sink{rank}.{what}"))
-            bounds = [f"sink{rank}.{what}" for what in ("0", "1", "all")]
-            node = helper.make_node("Slice", [value.name, *bounds], [f"{value.name}.sink"], name=f"{value.name}.sink")
-            graph.node.append(node)
-            value.name = node.output[0]
-        value.CopyFrom(helper.make_empty_tensor_value_info(value.name))
+        source, bounds = value.name, ("sink.0000", "sink.1111", "sink.0123")
+        if rank != 4:
+            # Flat first: a Transpose at the unit's end would move behind the Slice, where it costs nothing.
+            flat = helper.make_node("Reshape", [source, "sink.all"], [f"{source}.flat"], name=f"{source}.flat.sink")
+            graph.node.append(flat)
+            source, bounds = flat.output[0], ("sink.0", "sink.1", "sink.0")
+        target = f"{value.name}.sink"
+        graph.node.append(helper.make_node("Slice", [source, *bounds], [target], name=target))
+        value.CopyFrom(helper.make_empty_tensor_value_info(target))
 
 
 def _feeds(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
