@@ -34,8 +34,9 @@ def measure(model: ir.Model, candidates: Iterable[Unit], *, threads: int = 2, ta
     Many units stand as branches in one graph, so that two profiled sessions, run in turn, serve them all. What counts is the time
     of all kernels between a unit's neighbours of the same precision (`specimens`): borders (Q, DQ) are left out, and changes of
     layout (Transpose, ReorderInput, ReorderOutput) are in where the unit makes them necessary. An op that runs inside the Conv
-    before it counts as nothing. A Concat is timed with equal scales, where it copies. A time is the lower quartile of the runs:
-    what else the machine does only ever adds to a kernel's time, and may do so in more than half of the runs.
+    before it counts as nothing. A Concat is timed with equal scales, where it copies. A time is the least of the runs, as
+    `timeit` has it: what else the machine does only adds to it, whole time slices where a kernel waits for its second thread
+    (1.5 ms became 5.5), and may do so in most of the runs.
 
     On x86 without VNNI the *default* kernels are timed (uint8 x int8, which saturate there), although results are computed without
     them: of this machine's kernels, their speed stands nearest to the VNNI machine that `target: cpu` is meant for. `host` says so
@@ -79,7 +80,7 @@ def measure(model: ir.Model, candidates: Iterable[Unit], *, threads: int = 2, ta
         both = kernel_times(variants_of(branches, opsets), threads=threads, rounds=ROUNDS, warmup=WARMUP)
         runs = [_by_branch(kernels, branches, borders) for kernels in both]
         for place, (key, _) in enumerate(chunk):
-            units[key] = Cost(*(_typical(found[f"u{place}"]) / 1e3 for found in runs))
+            units[key] = Cost(*(_least(found[f"u{place}"]) / 1e3 for found in runs))
     return CostTable(host, units, borders.fitted() if table is None else table.borders)
 
 
@@ -121,11 +122,11 @@ def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _B
         role = _role(kernel, owner)
         source = kernel.inputs[0]
         if role == "border":
-            borders.seen[kernel.op_type].append((sizes[source], _typical(kernel.us)))
+            borders.seen[kernel.op_type].append((sizes[source], _least(kernel.us)))
             sizes[kernel.outputs[0]] = sizes[source]
             inside = not is_led(*reads[source.removesuffix(".fed")])
         elif role == "layout" and source in sizes:
-            borders.seen["Transpose"].append((sizes[source], _typical(kernel.us)))
+            borders.seen["Transpose"].append((sizes[source], _least(kernel.us)))
         elif role in ("before", "after", "sink"):
             inside = role == "before"
         elif inside:
@@ -134,8 +135,8 @@ def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _B
     return found
 
 
-def _typical(us: np.ndarray) -> float:
-    return float(np.percentile(us, 25, method="lower"))
+def _least(us: np.ndarray) -> float:
+    return float(us.min())
 
 
 def _role(kernel: Kernel, owner: str) -> str:
