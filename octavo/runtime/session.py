@@ -66,6 +66,8 @@ class Session:
         arena: false gives freed memory back to the system instead of keeping it for the next run.
         name: what errors call the graph; its path where None.
         save_optimized: write the graph that really runs here.
+        profile: record each kernel's time; `end_profiling` writes them to a file whose name begins so.
+        entries: session entries in place of `session_config`'s.
 
     Raises:
         ModelRunError: the provider is not installed, or the graph cannot be loaded.
@@ -82,6 +84,8 @@ class Session:
         arena: bool = True,
         name: str | None = None,
         save_optimized: str | Path | None = None,
+        profile: str | Path | None = None,
+        entries: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name or ("<graph in memory>" if isinstance(model, bytes) else str(model))
         if provider not in available_providers():
@@ -99,7 +103,10 @@ class Session:
         options.enable_mem_pattern = memory_pattern
         options.enable_cpu_mem_arena = arena
         options.log_severity_level = 3
-        for key, value in session_config().items():
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
+        for key, value in (session_config() if entries is None else entries).items():
             options.add_session_config_entry(key, value)
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
@@ -142,6 +149,10 @@ class Session:
                 f"{self.name}: the graph does not run on {shapes}: {_first_line(error)}",
                 "check `input:` in params.yaml (size, layout, dtype) against the graph's input",
             ) from error
+
+    def end_profiling(self) -> Path:
+        """Write the kernels' times and give back the file (JSON in Chrome's trace format)."""
+        return Path(self._session.end_profiling())
 
     def run_finite(self, feeds: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
         """Run once and refuse NaN and infinity.

@@ -1,0 +1,97 @@
+"""What each kernel of a graph costs: ONNX Runtime's own profile, beside the graph that it really ran."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from octavo.files import read_json
+from octavo.runtime.session import Session
+
+__all__ = ["Kernel", "Variant", "kernel_times"]
+
+_SUFFIX = "_kernel_time"
+# The threads of the variant that waits must not spin on the cores of the one that runs.
+_QUIET = {"session.force_spinning_stop": "1"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A graph to profile.
+
+    Attributes:
+        model: the ONNX file's bytes.
+        feeds: its inputs.
+        entries: session entries; nothing is added to them but what keeps variants from disturbing each other.
+    """
+
+    model: bytes
+    feeds: Mapping[str, np.ndarray]
+    entries: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A node of the optimized graph.
+
+    Attributes:
+        name: that of the node it came from, often with a suffix.
+        op_type: as ONNX Runtime names what it runs (`QLinearConv`, `ReorderInput`, ...).
+        inputs, outputs: names of tensors, initializers among them.
+        us: microseconds of each counted run, in the order of the runs.
+    """
+
+    name: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    us: np.ndarray
+
+
+def kernel_times(variants: Sequence[Variant], *, threads: int, rounds: int, warmup: int) -> list[list[Kernel]]:
+    """Run variants in turn, all optimizations on, and read their profiles.
+
+    Args:
+        threads: intra-op threads.
+        rounds: counted runs of each, interleaved.
+        warmup: uncounted runs of each, first.
+
+    Returns:
+        For each variant its kernels in topological order.
+
+    Raises:
+        ModelRunError: a graph cannot be loaded, or its run fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="octavo-profile-") as folder:
+        sessions = [
+            Session(
+                variant.model,
+                threads=threads,
+                save_optimized=Path(folder) / f"{index}.onnx",
+                profile=Path(folder) / f"{index}",
+                entries={**_QUIET, **variant.entries},
+            )
+            for index, variant in enumerate(variants)
+        ]
+        graphs = [onnx.load(Path(folder) / f"{index}.onnx").graph.node for index in range(len(variants))]
+        for _ in range(warmup + rounds):
+            for session, variant in zip(sessions, variants, strict=True):
+                session.run(variant.feeds)
+        return [_kernels(nodes, session.end_profiling(), rounds) for nodes, session in zip(graphs, sessions, strict=True)]
+
+
+def _kernels(nodes: Sequence[onnx.NodeProto], trace: Path, rounds: int) -> list[Kernel]:
+    times: dict[str, list[int]] = defaultdict(list)
+    for event in read_json(trace):
+        if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
+            times[event["name"].removesuffix(_SUFFIX)].append(event["dur"])
+    return [
+        Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), np.array(times[node.name][-rounds:], np.float64))
+        for node in nodes
+    ]

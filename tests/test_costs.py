@@ -1,0 +1,198 @@
+"""The cost table: signatures that know work and not names, measuring on real kernels, files that survive or say what is wrong."""
+
+import dataclasses
+import json
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import onnx_ir as ir
+import pytest
+
+from octavo.errors import QuantizationError
+from octavo.quantization.int8.costs import Borders, Cost, CostTable, is_static, signature
+from octavo.quantization.int8.measuring import measure
+from octavo.quantization.int8.placement import place
+from octavo.quantization.int8.specimens import variants_of
+from octavo.quantization.int8.units import units_of
+from octavo.runtime.profiling import kernel_times
+
+
+def network(prefix: str = "", seed: int = 0, size: int = 16, batch: object = "N", slope: float = 0.25) -> ir.Model:
+    """Conv + Relu, Conv + SiLU, PRelu, MaxPool, Add behind a Conv, Concat, Resize, a mean and a Gemm."""
+    generator = np.random.default_rng(seed)
+    nodes, constants = [], []
+
+    def constant(name: str, array: np.ndarray) -> str:
+        constants.append(onh.from_array(array, prefix + name))
+        return prefix + name
+
+    def add(op_type: str, inputs: list[str], output: str, **attributes: object) -> str:
+        nodes.append(oh.make_node(op_type, inputs, [prefix + output], name=f"{prefix}{output}.node", **attributes))
+        return prefix + output
+
+    def conv(source: str, output: str, channels: int, **attributes: object) -> str:
+        weights = constant(f"{output}.w", generator.standard_normal((16, channels, 3, 3)).astype(np.float32))
+        bias = constant(f"{output}.b", generator.standard_normal(16).astype(np.float32))
+        return add("Conv", [source, weights, bias], output, pads=[1, 1, 1, 1], **attributes)
+
+    x = add("Relu", [conv("image", "c1", 3, strides=[1, 1])], "r1")
+    x = conv(x, "c2", 16)
+    silu = add("Mul", [x, add("Sigmoid", [x], "s2")], "m2")
+    x = add("PRelu", [conv(silu, "c3", 16), constant("slope", np.full((16, 1, 1), slope, np.float32))], "p3")
+    x = add("Add", [silu, conv(x, "c4", 16)], "a4")
+    x = add("Concat", [add("MaxPool", [x], "m5", kernel_shape=[3, 3], pads=[1, 1, 1, 1]), x], "k5", axis=1)
+    scales = constant("scales", np.array([1, 1, 2, 2], np.float32))
+    x = conv(add("Resize", [x, "", scales], "z6", mode="nearest", nearest_mode="floor"), "c6", 32, group=1)
+    x = add("Flatten", [add("GlobalAveragePool", [x], "g7")], "f7")
+    x = add("Gemm", [x, constant("gw", generator.standard_normal((16, 5)).astype(np.float32))], "out")
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info("image", onnx.TensorProto.FLOAT, [batch, 3, size, size])],
+        [oh.make_tensor_value_info(x, onnx.TensorProto.FLOAT, [batch, 5])],
+        constants,
+    )
+    proto = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=10)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+
+def candidates_of(model: ir.Model) -> list:
+    return [unit for unit, reason in place(units_of(model), {}).items() if not reason]
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return network()
+
+
+@pytest.fixture(scope="module")
+def table(model) -> CostTable:
+    return measure(model, candidates_of(model), threads=1)
+
+
+def test_signatures_know_work_and_neither_names_nor_values():
+    one, other = ([signature(unit) for unit in units_of(made)] for made in (network(), network("other/", seed=5)))
+    assert one == other
+    assert one == [signature(unit) for unit in units_of(network(batch=1))]
+    assert one != [signature(unit) for unit in units_of(network(size=32))]
+
+
+def test_a_signature_reads_as_what_it_is(model):
+    found = [signature(unit) for unit in units_of(model)]
+    assert found[0] == "linear: Conv(pads=1,1,1,1)[x0:1x3x16x16~input c:16x3x3x3 c:16] Relu[-] -> 1x16x16x16"
+    assert found[2] == "silu: Sigmoid[x0:1x16x16x16] Mul[x0:1x16x16x16 -] -> 1x16x16x16"
+    add = next(text for text in found if text.startswith("Add"))
+    assert add == "Add: Add[x0:1x16x16x16 x1:1x16x16x16~Conv] -> 1x16x16x16"
+
+
+def test_steep_slopes_are_other_work():
+    gentle, steep = (
+        next(signature(unit) for unit in units_of(network(slope=slope)) if unit.kind == "prelu") for slope in (0.25, 1.5)
+    )
+    assert gentle + ">1" != steep
+    assert steep.replace(">1", "") == gentle
+
+
+def test_every_candidate_is_measured(model, table):
+    units = candidates_of(model)
+    assert {signature(unit) for unit in units} == set(table.units)
+    for unit in units:
+        cost = table.cost(unit)
+        assert cost.int8_ms > 0
+        assert (cost.float_ms > 0) == (unit.kind != "Add"), "ONNX Runtime runs an Add inside the Conv before it"
+    assert table.host["threads"] == 1
+    assert table.host["session"].startswith("default")
+    assert table.host["onnxruntime"]
+
+
+def test_borders_have_a_price_that_grows(model, table):
+    units = candidates_of(model)
+    small, large = units[-1].inputs[0], units[0].outputs[0]
+    for to_int8 in (True, False):
+        assert 0 < table.border_ms(small, to_int8=to_int8) < table.border_ms(large, to_int8=to_int8)
+
+
+def test_integer_units_run_as_integers_and_float_ones_as_floats(model):
+    units = {f"u{place}": unit for place, unit in enumerate(candidates_of(model))}
+    graphs = kernel_times(variants_of(units, dict(model.opset_imports)), threads=1, rounds=1, warmup=0)
+    plain, integer = ({kernel.op_type for kernel in kernels} for kernels in graphs)
+    assert {"QLinearConv", "QLinearAdd", "QLinearConcat", "QLinearSigmoid", "QLinearMul", "QLinearGlobalAveragePool"} <= integer
+    assert not integer & {"Conv", "Add", "Sigmoid", "Mul", "PRelu", "DequantizeLinear"}
+    assert {"Conv", "QuickGelu", "PRelu"} <= plain
+    assert not any(name.startswith("QLinear") for name in plain)
+
+
+def test_what_is_known_is_not_measured_again(model, table):
+    assert measure(model, candidates_of(model), threads=1, table=table) is table
+    extended = measure(network(size=32), candidates_of(network(size=32)), threads=1, table=table)
+    assert set(table.units) < set(extended.units)
+    assert all(extended.units[key] == cost for key, cost in table.units.items())
+    assert extended.borders == table.borders
+
+
+def test_times_of_two_machines_do_not_mix(model, table):
+    with pytest.raises(QuantizationError, match="another machine made it"):
+        measure(network(size=32), candidates_of(network(size=32)), threads=2, table=table)
+
+
+def test_units_without_static_shape_are_left_out():
+    model = network(size="side")
+    units = candidates_of(model)
+    dynamic = [unit for unit in units if not is_static(unit)]
+    assert dynamic
+    assert not any(is_static(unit) for unit in units if unit.kind in ("linear", "silu") and unit.main.op_type != "Gemm")
+    found = measure(model, dynamic, threads=1)
+    assert not found.units
+    assert found.borders.quantize_ns > 0
+    with pytest.raises(QuantizationError, match="no static shape"):
+        found.border_ms(dynamic[0].outputs[0], to_int8=True)
+
+
+def test_a_table_comes_back_as_it_was_saved(table, tmp_path):
+    path = tmp_path / "costs.json"
+    table.save(path)
+    loaded = CostTable.load(path)
+    assert loaded == table
+    turned = dataclasses.replace(table, units=dict(reversed(table.units.items())))
+    turned.save(tmp_path / "again.json")
+    assert path.read_bytes() == (tmp_path / "again.json").read_bytes()
+
+
+def test_a_missing_entry_names_the_unit_and_the_table(model, tmp_path):
+    path = tmp_path / "costs.json"
+    CostTable({}, {"something else": Cost(1.0, 2.0)}, Borders()).save(path)
+    unit = candidates_of(model)[0]
+    with pytest.raises(QuantizationError, match=r"c1\.node") as caught:
+        CostTable.load(path).cost(unit)
+    assert f"placement: table:{path}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda _: "[]",
+        lambda _: "{}",
+        lambda text: text.replace("octavo-costs-1", "octavo-costs-0"),
+        lambda text: text.replace('"float_ms": 1.0', '"float_ms": "fast"'),
+        lambda text: text.replace('"float_ms": 1.0', '"float_ms": -1.0'),
+        lambda text: text.replace('"float_ms": 1.0,', ""),
+        lambda text: json.dumps({**json.loads(text), "units": 3}),
+        lambda text: json.dumps({**json.loads(text), "borders": None}),
+    ],
+)
+def test_a_damaged_table_is_an_error_that_names_it(tmp_path, damage):
+    path = tmp_path / "costs.json"
+    CostTable({}, {"some work": Cost(1.0, 2.0)}, Borders()).save(path)
+    text = damage(path.read_text())
+    assert text != path.read_text()
+    path.write_text(text)
+    with pytest.raises(QuantizationError, match=r"costs\.json"):
+        CostTable.load(path)
+
+
+def test_a_table_that_is_not_there(tmp_path):
+    with pytest.raises(QuantizationError, match=r"none\.json cannot be read"):
+        CostTable.load(tmp_path / "none.json")
