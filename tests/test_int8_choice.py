@@ -107,6 +107,16 @@ def test_repair_gives_back_what_is_needed_and_says_so(fidelity):
     assert sum(decision.precision == "int8" for decision in result.decisions) > 0
 
 
+def test_one_move_is_made_where_one_is_enough():
+    model = uneven()
+    statistics, images = statistics_of(model), Images(CALIBRATION, HELD_OUT)
+    recipe = Int8(method="minmax", repair=False)
+    short = quantize_static(model, statistics, recipe, images).measured["db"] + 0.05
+    result = quantize_static(model, statistics, recipe.model_copy(update={"repair": True, "fidelity": short}), images)
+    assert result.measured["db"] >= short
+    assert any(decision.reason.startswith("repair:") for decision in result.decisions)
+
+
 def test_noise_of_single_units_adds_up_to_that_of_the_network():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)

@@ -72,9 +72,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     units = units_of(ready)
     heads = heads_of(units)
     if not heads:
-        raise QuantizationError(
-            "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
-        )
+        raise QuantizationError("no node of this graph has weights to quantize", _WAY_OUT)
     maps = any(_is_map(value) for value in heads)
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
 
@@ -132,23 +130,23 @@ def _repaired(draft: Draft, plan: Plan, noise: float, judge: Judge, bound: float
     trade = Trade(draft.model, draft.units, draft.kept, alone, latency_of(draft.units))
     wanted = 10 ** (-bound / 10)
     moves = give_back(trade, wanted / _BEYOND)
-    # Prediction orders the moves, measurement says how many of them are needed.
-    fewest, enough = 0, len(moves)
+    # Prediction orders the moves, bisection on what is measured says how many of them are needed.
     best = (noise, plan)
-    while fewest < enough or best[0] == noise:
-        count = (fewest + enough) // 2 if fewest < enough else enough
-        if count == 0:
-            break
+    fewest, enough = 1, len(moves) + 1
+    while fewest < enough:
+        count = (fewest + enough) // 2
         then = draft.plan({name: reason for move in moves[:count] for name, reason in move.items()})
-        measured = judge.judge(draft.written(then, judge.heads)) if then.codes else 0.0
-        if measured <= wanted and then.codes:
+        if not then.codes:
+            # Nothing would be left in INT8: that many is no answer.
+            enough = count
+            continue
+        measured = judge.judge(draft.written(then, judge.heads))
+        if measured <= wanted:
             best, enough = (measured, then), count
-        else:
-            if best[0] > wanted and measured < best[0] and then.codes:
-                best = (measured, then)
-            fewest = count + 1
-        if fewest > len(moves):
-            break
+            continue
+        fewest = count + 1
+        if wanted < best[0] and measured < best[0]:
+            best = (measured, then)
     return best
 
 
