@@ -85,6 +85,10 @@ class Int8(Block):
     fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.
     correction: Literal["none", "bias"] = "bias"
+    # Where Q and DQ go. measured: each kind of work is timed in float and in INT8 on this machine; what is faster in float, borders
+    # included, stays float. table:<file>: the same from a saved table (models/<model>/int8/costs.json): same table, same bytes.
+    # all: everything that can be INT8 is, and repair goes by estimates.
+    placement: Annotated[str, Field(pattern=r"^(measured|all|table:.+)$")] = "measured"
     # Node names, op types or shell patterns that stay in float32, each must match a node.
     keep_float: tuple[str, ...] = ()
 

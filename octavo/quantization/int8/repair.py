@@ -1,142 +1,100 @@
-"""Which layers go back to float: the least latency for the noise that has to go.
+"""Which layers stay float although they could be INT8: those that are faster so, and those whose rounding costs too much.
 
-Noise of single roundings adds up at the heads (they are small and nearly independent), so what a set of float layers leaves can be
-told without running it: the sum over the tensors that are still quantized and the weights that are still rounded. From "all INT8",
-moves are made one after the other, each time the one that removes the most noise for the latency it costs, until the sum is under
-the bound. A move gives back one layer, all layers that read one tensor, or these and the layer that makes it: a tensor is only free
-of rounding when nobody around it is INT8.
+`Trade` predicts the placements worth having, from the fastest on; what each really leaves is measured on held-out images, and
+bisection finds the first of them that measures well enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.judge import Judge
+from octavo.quantization.int8.price import Prices
+from octavo.quantization.int8.sensitivity import noise_of
+from octavo.quantization.int8.trade import Trade
+from octavo.quantization.int8.units import Unit
 
-import onnx_ir as ir
+__all__ = ["Placing"]
 
-from octavo.quantization.int8.placement import place
-from octavo.quantization.int8.scales import quantized_tensors
-from octavo.quantization.int8.units import Unit, readers
-
-__all__ = ["Trade", "give_back"]
-
-# Moves are looked for around the tensors with the most noise.
-_LOOKED_AT = 24
-# Latency that a move costs at least, in the unit of `price`: it keeps the ratio finite.
-_FREE = 1e-6
-
-
-class Trade:
-    """Noise and latency of a placement, predicted.
-
-    Args:
-        model: FP32, as prepared for INT8.
-        units: all its units.
-        kept: node name to the pattern of `keep_float` that names it.
-        noise: of each unit alone (`sensitivity.unit_noise`).
-        price: latency of a placement (the units that are INT8), any unit of time.
-    """
-
-    def __init__(
-        self,
-        model: ir.Model,
-        units: Sequence[Unit],
-        kept: Mapping[str, str],
-        noise: Mapping[str, float],
-        price: Callable[[set[Unit]], float],
-    ) -> None:
-        self.model, self.units, self.kept, self.noise_of, self.price = model, list(units), dict(kept), noise, price
-        self.makers = {value: unit for unit in units for value in unit.outputs}
-        self.by_node = {node: unit for unit in units for node in unit.nodes}
-
-    def placed(self, given: Mapping[str, str]) -> dict[Unit, str]:
-        """The placement when these nodes, too, are kept in float (name to reason)."""
-        return place(self.units, self.kept, given)
-
-    def left(self, int8: set[Unit]) -> dict[str, float]:
-        """Noise by tensor or unit name that a placement still has."""
-        found: dict[str, float] = {}
-        for value in quantized_tensors([unit for unit in self.units if unit in int8]):
-            maker = self.makers.get(value)
-            key = maker.name if maker is not None else value.name
-            found[key] = self.noise_of.get(key, 0.0)
-        for unit in int8:
-            if unit.kind == "linear":
-                found.setdefault(unit.name, self.noise_of.get(unit.name, 0.0))
-        return found
+# Images on which each rounding is measured alone; the judge uses all held-out ones.
+_ALONE = 2
+# How much less noise than wanted placements are looked for: predictions are a little off.
+_BEYOND = 8.0
 
 
-def give_back(trade: Trade, bound: float) -> list[dict[str, str]]:
-    """Choose the layers that go back to float.
+class Placing:
+    """Decides for one draft.
 
     Args:
-        trade: what is known of the network.
-        bound: noise-to-signal ratio that may be left, as predicted.
-
-    Returns:
-        The moves in the order in which they pay: each the nodes that it gives back, with the reason.
+        draft: what plans are made with.
+        whole: the plan in which everything that can be is INT8.
+        prices: of time.
     """
-    given: dict[str, str] = {}
-    moves: list[dict[str, str]] = []
-    int8 = {unit for unit, reason in trade.placed(given).items() if not reason}
-    left, latency = trade.left(int8), trade.price(int8)
-    while sum(left.values()) > bound:
-        best = None
-        for move in _moves(trade, left, int8):
-            tried = given | {unit.main.name: "" for unit in move}
-            then = {unit for unit, reason in trade.placed(tried).items() if not reason}
-            noise, price = trade.left(then), trade.price(then)
-            gain = sum(left.values()) - sum(noise.values())
-            # What goes below the bound is worth nothing more.
-            useful = min(gain, sum(left.values()) - bound)
-            rate = useful / max(price - latency, _FREE)
-            if gain > 0 and (best is None or rate > best[0]):
-                best = (rate, move, then, noise, price, gain)
-        if best is None:
-            break
-        _, move, int8, noise, price, gain = best
-        reason = f"repair: {gain / sum(left.values()):.0%} of the noise that was left came through here"
-        moves.append({unit.main.name: reason for unit in move})
-        given |= moves[-1]
-        left, latency = noise, price
-    return moves
 
+    def __init__(self, draft: Draft, whole: Plan, prices: Prices) -> None:
+        self.draft, self.whole, self.prices = draft, whole, prices
+        self.first = set(whole.int8)
 
-def _moves(trade: Trade, left: Mapping[str, float], int8: set[Unit]) -> list[tuple[Unit, ...]]:
-    by_name = {unit.name: unit for unit in trade.units}
-    worst = sorted(left, key=lambda name: (-left[name], name))[:_LOOKED_AT]
-    moves: dict[tuple[Unit, ...], None] = {}
-    for name in worst:
-        unit = by_name.get(name)
-        values = unit.outputs if unit is not None else [v for v in trade.model.graph.inputs if v.name == name]
-        consumers = tuple(dict.fromkeys(found for value in values for found in _weighted_behind(trade, value, int8)))
-        makers = tuple(dict.fromkeys(_weighted_before(trade, unit, int8))) if unit is not None else ()
-        for move in (makers, consumers, makers + consumers):
-            if move:
-                moves[tuple(dict.fromkeys(move))] = None
-    return list(moves)
+    def fastest(self) -> Plan:
+        """The fastest placement by measured prices; by estimated ones `whole`.
 
+        A network that is fastest in float throughout is quantized all the same: that is what was asked for.
+        """
+        if not self.prices.is_measured:
+            return self.whole
+        chosen = Trade(self.whole.reasons, self.prices).cheapest(0.0)
+        plan = self.draft.plan(self._given(chosen))
+        if not plan.codes:
+            return self.whole
+        self.first = chosen
+        return plan
 
-def _weighted_behind(trade: Trade, value: ir.Value, int8: set[Unit]) -> list[Unit]:
-    """INT8 layers that read a tensor, looking through INT8 units without weights."""
-    found = []
-    for reader in readers(value):
-        unit = trade.by_node.get(reader)
-        if unit is None or unit not in int8:
-            continue
-        if unit.kind == "linear":
-            found.append(unit)
-        else:
-            found += [unit for output in unit.outputs for unit in _weighted_behind(trade, output, int8)]
-    return list(dict.fromkeys(found))
+    def repaired(self, start: Plan, noise: float, judge: Judge, wanted: float) -> tuple[float, Plan]:
+        """The fastest placement that measures well enough, or else the one that measures best.
 
+        Args:
+            start: as `fastest` gives it.
+            noise: of `start`, as measured.
+            judge: measures.
+            wanted: noise-to-signal ratio to come down to.
 
-def _weighted_before(trade: Trade, unit: Unit, int8: set[Unit]) -> list[Unit]:
-    """INT8 layers that make a unit's values, looking back through INT8 units without weights (one step for each)."""
-    if unit.kind == "linear":
-        return [unit] if unit in int8 else []
-    found = []
-    for value in unit.inputs:
-        maker = trade.makers.get(value)
-        if maker is not None and maker in int8 and maker.kind in ("linear", "silu", "prelu", "LeakyRelu"):
-            found += _weighted_before(trade, maker, int8)
-    return found
+        Returns:
+            Noise as measured, and the plan.
+        """
+        alone = noise_of(self.draft.model, self.whole, judge, judge.samples[:_ALONE])
+        trade = Trade(self.whole.reasons, self.prices, alone)
+        before = trade.noise_of(self.first)
+        placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]
+        best = (noise, start)
+        low, high = 0, len(placements)
+        while low < high:
+            middle = (low + high) // 2
+            plan = self.draft.plan(self._given(placements[middle], trade))
+            if not plan.codes:
+                # Nothing would be left in INT8: that much is no answer.
+                high = middle
+                continue
+            measured = judge.judge(self.draft.written(plan, judge.heads))
+            if measured <= wanted:
+                best, high = (measured, plan), middle
+                continue
+            low = middle + 1
+            if wanted < best[0] and measured < best[0]:
+                best = (measured, plan)
+        return best
+
+    def _given(self, chosen: set[Unit], trade: Trade | None = None) -> dict[str, str]:
+        """Node name to reason, of the units that could be INT8 and are not chosen."""
+        given = {}
+        whole = set(self.whole.int8)
+        total = trade.noise_of(whole) if trade is not None else 0.0
+        for unit in self.whole.int8:
+            if unit in chosen:
+                continue
+            if trade is not None and unit in self.first:
+                share = (total - trade.noise_of(whole - {unit})) / total if total else 0.0
+                given[unit.main.name] = f"repair: its rounding makes {share:.1%} of the noise at the heads, or borders on what does"
+            else:
+                in_float, in_int8 = self.prices.units[unit]
+                own = f"{in_float:.3f} ms against {in_int8:.3f}" if in_float < in_int8 else "with the borders to its neighbours"
+                given[unit.main.name] = f"placement: float costs less here, {own}"
+        return given

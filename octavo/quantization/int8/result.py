@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.costs import CostTable
 
 __all__ = ["Int8Result"]
 
@@ -20,9 +21,11 @@ class Int8Result:
         decisions: for every node of the FP32 graph, its precision and the reason.
         corrected: how many layers' biases were corrected.
         measured: what the choices were made by: SQNR in dB of each way tried, and before and after repair.
+        costs: the table that placement was decided by; None where shapes decided.
     """
 
     model: ir.Model
     decisions: list[Decision]
     corrected: int = 0
     measured: dict[str, object] = field(default_factory=dict)
+    costs: CostTable | None = None

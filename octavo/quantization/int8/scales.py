@@ -19,7 +19,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import CARRIERS, Unit, readers
+from octavo.quantization.int8.units import CARRIERS, Unit, is_weighted, readers
 
 __all__ = ["quantized_tensors", "scales_of"]
 
@@ -86,7 +86,11 @@ def scales_of(
 
 
 def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
-    """Outputs of Convs that no INT8 unit reads: a scale for each channel."""
+    """Outputs of Convs behind which no weights come, and that no INT8 unit reads: a scale for each channel.
+
+    Others have none: with images in NHWC its DequantizeLinear takes ten times as long, and the cut of their range by the activation
+    behind them is worth more.
+    """
     members = {node for unit in int8 for node in unit.nodes}
     heads = {}
     for unit in int8:
@@ -96,6 +100,7 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             or len(unit.nodes) > 1
             or unit.main.op_type != "Conv"
             or any(reader in members for reader in readers(value))
+            or _leads_to_weights(value)
         ):
             continue
         tensor = statistics.tensors.get(value.name or "")
@@ -105,6 +110,17 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             low, high = tensor.channel_low * np.float32(_HEAD_ROOM), tensor.channel_high * np.float32(_HEAD_ROOM)
             heads[value.name] = QParams.per_channel(low, high)
     return heads
+
+
+def _leads_to_weights(value: ir.Value) -> bool:
+    seen, ahead = {value}, [value]
+    while ahead:
+        for reader in readers(ahead.pop()):
+            if is_weighted(reader):
+                return True
+            ahead += [output for output in reader.outputs if output not in seen]
+            seen.update(reader.outputs)
+    return False
 
 
 def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | None:

@@ -2,7 +2,7 @@
 
 uint8 affine per-tensor activations x int8 symmetric per-channel weights is the one pair with fast kernels on x86. With images at
 hand, what no rule decides is tried and measured on held-out ones: how ranges are cut, whether channels are equalized, and which
-layers go back to float.
+layers go back to float; kernel times say which of them cost least there.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.costs import CostTable
 from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
 from octavo.quantization.int8.judge import Judge, heads_of
+from octavo.quantization.int8.measuring import measure
 from octavo.quantization.int8.placement import decisions_of
-from octavo.quantization.int8.price import latency_of
+from octavo.quantization.int8.price import estimated, measured
 from octavo.quantization.int8.qoperator import as_qoperator
-from octavo.quantization.int8.repair import Trade, give_back
+from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
-from octavo.quantization.int8.sensitivity import unit_noise
 from octavo.quantization.int8.units import units_of
 from octavo.quantization.select import select
 from octavo.runtime.noise import sqnr_db
@@ -35,10 +36,6 @@ POOLED, MAPS = 24.0, 18.0
 _WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
 # Percentile that `method: auto` tries beside mse.
 _PERCENTILE = 99.97
-# Images on which each unit is measured alone; the judge uses all held-out ones.
-_ALONE = 2
-# How much less noise than wanted the moves are planned for, because predictions are a little off.
-_BEYOND = 4.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         images: to choose by measurement and to repair; without them `method: auto` is mse and nothing is repaired.
 
     Raises:
-        QuantizationError: nothing can be quantized, or `keep_float` names nothing.
+        QuantizationError: nothing can be quantized, `keep_float` names nothing, or the cost table that `placement` names is damaged
+            or another network's.
         CalibrationError: a tensor that needs a range was empty on every calibration image, or `ranges` names nothing.
     """
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
@@ -88,23 +86,38 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
         tried[label] = _db(noise)
         ways.append((noise, draft, plan))
-    noise, draft, plan = min(ways, key=lambda way: way[0])
-    measured: dict[str, object] = {}
+    noise, draft, whole = min(ways, key=lambda way: way[0])
+    costs = _costs(recipe, ready, whole)
+    prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
+    placing = Placing(draft, whole, prices)
+    plan = placing.fastest()
+    record: dict[str, object] = {}
     if judge is not None:
         bound = recipe.fidelity if recipe.fidelity != "auto" else MAPS if maps else POOLED
-        measured = {"tried_db": tried, "all_int8_db": _db(noise), "fidelity_db": bound, "held_out_images": len(judge.samples)}
+        record = {"tried_db": tried, "all_int8_db": _db(noise), "fidelity_db": bound, "held_out_images": len(judge.samples)}
+        if plan is not whole:
+            noise = judge.judge(draft.written(plan, judge.heads))
+            record["placed_db"] = _db(noise)
         if recipe.repair and _db(noise) < bound:
-            noise, plan = _repaired(draft, plan, noise, judge, bound)
-        measured |= {"db": _db(noise)}
+            noise, plan = placing.repaired(plan, noise, judge, 10 ** (-bound / 10))
+        record |= {"db": _db(noise)}
     result = draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
-    return Int8Result(result, _decisions(model, plan), plan.corrected, measured)
+    return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs)
 
 
 def _is_map(value: ir.Value) -> bool:
     """Whether a head has more than one position."""
     return value.shape is None or any(dim != 1 for dim in value.shape[2:])
+
+
+def _costs(recipe: Int8, model: ir.Model, whole: Plan) -> CostTable | None:
+    if recipe.placement == "all":
+        return None
+    if recipe.placement == "measured":
+        return measure(model, whole.int8)
+    return CostTable.load(recipe.placement.removeprefix("table:"))
 
 
 def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, Int8, bool]]:
@@ -122,32 +135,6 @@ def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, I
         if measurable:
             found.append((f"{method}, equalized", chosen, True))
     return found
-
-
-def _repaired(draft: Draft, plan: Plan, noise: float, judge: Judge, bound: float) -> tuple[float, Plan]:
-    """The plan that gives back as little as measures well enough."""
-    alone = unit_noise(draft.model, plan, judge, judge.samples[:_ALONE])
-    trade = Trade(draft.model, draft.units, draft.kept, alone, latency_of(draft.units))
-    wanted = 10 ** (-bound / 10)
-    moves = give_back(trade, wanted / _BEYOND)
-    # Prediction orders the moves, bisection on what is measured says how many of them are needed.
-    best = (noise, plan)
-    fewest, enough = 1, len(moves) + 1
-    while fewest < enough:
-        count = (fewest + enough) // 2
-        then = draft.plan({name: reason for move in moves[:count] for name, reason in move.items()})
-        if not then.codes:
-            # Nothing would be left in INT8: that many is no answer.
-            enough = count
-            continue
-        measured = judge.judge(draft.written(then, judge.heads))
-        if measured <= wanted:
-            best, enough = (measured, then), count
-            continue
-        fewest = count + 1
-        if wanted < best[0] and measured < best[0]:
-            best = (measured, then)
-    return best
 
 
 def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:

@@ -1,0 +1,161 @@
+"""The placement that is cheapest for the noise it makes: a minimum cut.
+
+Every unit is float or INT8. What a placement costs is a sum of terms of one unit (its time in either form, the noise of its rounded
+weights) and of one tensor: a border where its maker is float and a reader INT8 (Q), or the other way round (DQ), and the noise of
+rounding it where anybody around it is INT8. All of them are submodular, so that the cheapest of the 2^n placements is a minimum cut
+of a graph with a node for each unit and each tensor (Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph
+Cuts?", 2004); no order of greedy moves has to be found. Noise of single roundings adds up at the heads: they are small and nearly
+independent.
+
+Time plus `weight` times noise, for growing weights, gives the placements worth having: for each of them none is both faster and
+closer to FP32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import networkx as nx
+import onnx_ir as ir
+
+from octavo.quantization.int8.price import Prices, reads
+from octavo.quantization.int8.units import Unit
+
+__all__ = ["Noise", "Trade"]
+
+# Capacities are whole numbers, in which cuts are exact: picoseconds.
+_UNIT = 1e9
+# Placements looked for at most.
+_MOST = 40
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise-to-signal ratio at the heads, of one rounding alone.
+
+    Attributes:
+        tensors: of each tensor that can be quantized, by name.
+        weights: of each weighted unit's weights, by its name.
+        copies: tensors that their INT8 maker only copies codes into: rounding them costs where that maker is float.
+    """
+
+    tensors: Mapping[str, float]
+    weights: Mapping[str, float]
+    copies: frozenset[str] = frozenset()
+
+
+class Trade:
+    """Time against noise.
+
+    Args:
+        reasons: every unit of the graph, in topological order, and why it must stay float ("" where it need not).
+        prices: of these units.
+        noise: of single roundings; what is missing makes none.
+    """
+
+    def __init__(self, reasons: Mapping[Unit, str], prices: Prices, noise: Noise | None = None) -> None:
+        self.reasons, self.prices = dict(reasons), prices
+        self.noise = noise or Noise({}, {})
+        self.makers = {value: unit for unit in reasons for value in unit.outputs}
+        self.readers: dict[ir.Value, list[Unit]] = {}
+        for unit in reasons:
+            for value in unit.inputs:
+                self.readers.setdefault(value, []).append(unit)
+
+    def noise_of(self, int8: set[Unit]) -> float:
+        """What a placement makes, as predicted."""
+        total = sum(self.noise.weights.get(unit.name, 0.0) for unit in int8)
+        for unit in int8:
+            total += sum(
+                self.noise.tensors.get(value.name, 0.0)
+                for value in (*unit.inner, *unit.outputs)
+                if value.name not in self.noise.copies
+            )
+        for value, found in self.readers.items():
+            if self.makers.get(value) not in int8 and any(reader in int8 for reader in found):
+                total += self.noise.tensors.get(value.name, 0.0)
+        return total
+
+    def cheapest(self, weight: float) -> set[Unit]:
+        """The INT8 units of the placement with the least time plus `weight` (ms) times noise; of several, the one with the most."""
+        graph = nx.DiGraph()
+        # Whole numbers as nodes: sets of them have one order in every process.
+        number: dict[object, int] = {}
+
+        def node(key: object) -> int:
+            return number.setdefault(key, len(number) + 2)
+
+        source, sink = 0, 1
+
+        def edge(start: int, end: int, cost: float | None) -> None:
+            """Cut where `start` is INT8 and `end` is float; None: never."""
+            if cost is None:
+                graph.add_edge(start, end)
+            elif round(cost * _UNIT) > 0:
+                held = graph.get_edge_data(start, end, {"capacity": 0})
+                if "capacity" in held:
+                    graph.add_edge(start, end, capacity=held["capacity"] + round(cost * _UNIT))
+
+        graph.add_nodes_from((source, sink))
+        for unit, reason in self.reasons.items():
+            place = node(unit)
+            graph.add_node(place)
+            if reason:
+                edge(place, sink, None)
+                continue
+            in_float, in_int8 = self.prices.units[unit]
+            noise = self.noise.weights.get(unit.name, 0.0) + sum(self.noise.tensors.get(value.name, 0.0) for value in unit.inner)
+            edge(source, place, in_float)
+            edge(place, sink, in_int8 + weight * noise)
+            if unit.kind != "linear":
+                for value in unit.inputs:
+                    if value in self.makers:
+                        edge(place, node(self.makers[value]), None)
+        for value in dict.fromkeys([*self.makers, *self.readers]):
+            maker, found = self.makers.get(value), self.readers.get(value, [])
+            rounded = weight * self.noise.tensors.get(value.name, 0.0)
+            border = 0.0
+            if value.name in self.noise.copies:
+                border = rounded
+            else:
+                for around in [*found, maker] if maker is not None else found:
+                    edge(node(around), node(("rounded", value)), None)
+                edge(node(("rounded", value)), sink, rounded)
+            for reader in found:
+                edge(node(reader), node(("codes", value)), None)
+                if maker is not None:
+                    edge(node(maker), node(reader), self.prices.dequantize[value] * reads(reader, value))
+            if found:
+                edge(node(("codes", value)), sink if maker is None else node(maker), self.prices.quantize[value] + border)
+        _, (side, _) = nx.minimum_cut(graph, source, sink, flow_func=nx.algorithms.flow.boykov_kolmogorov)
+        return {unit for unit, reason in self.reasons.items() if not reason and number[unit] in side}
+
+    def placements(self, bound: float) -> list[set[Unit]]:
+        """Those worth having, from the fastest on, each with less noise than the one before.
+
+        Args:
+            bound: noise below which no more are looked for.
+        """
+        first = self.cheapest(0.0)
+        found = [(self.prices.of(first), self.noise_of(first), first)]
+        last = set()
+        ends = (self.prices.of(last), 0.0, last)
+        self._between(found[0], ends, bound, found)
+        return [units for _, _, units in sorted(found, key=lambda entry: -entry[1])]
+
+    def _between(self, fast: tuple, close: tuple, bound: float, found: list[tuple]) -> None:
+        """Add the placements between two; the line between two of them has the weight at which both are as good."""
+        open_ends = [(fast, close)]
+        while open_ends and len(found) < _MOST:
+            fast, close = open_ends.pop(0)
+            if fast[1] <= bound or fast[1] - close[1] <= 1e-12:
+                continue
+            weight = max(close[0] - fast[0], 0.0) / (fast[1] - close[1])
+            units = self.cheapest(weight)
+            middle = (self.prices.of(units), self.noise_of(units), units)
+            better = middle[0] + weight * middle[1] < (fast[0] + weight * fast[1]) * (1 - 1e-6)
+            if not better or units in (fast[2], close[2]):
+                continue
+            found.append(middle)
+            open_ends += [(fast, middle), (middle, close)]
