@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.inspect import check_float
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
@@ -64,9 +65,10 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         images: to choose by measurement and to repair; without them `method: auto` is mse and nothing is repaired.
 
     Raises:
-        QuantizationError: nothing can be quantized, or `keep_float` names nothing.
+        QuantizationError: the graph is quantized already, nothing can be quantized, or `keep_float` names nothing.
         CalibrationError: a tensor that needs a range was empty on every calibration image, or `ranges` names nothing.
     """
+    check_float(model, QuantizationError)
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     ready = prepared(model)
     units = units_of(ready)
@@ -92,7 +94,14 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     measured: dict[str, object] = {}
     if judge is not None:
         bound = recipe.fidelity if recipe.fidelity != "auto" else MAPS if maps else POOLED
-        measured = {"tried_db": tried, "all_int8_db": _db(noise), "fidelity_db": bound, "held_out_images": len(judge.samples)}
+        label = next(label for label, way in zip(tried, ways, strict=True) if way[1] is draft)
+        measured = {
+            "chosen": label,
+            "tried_db": tried,
+            "all_int8_db": _db(noise),
+            "fidelity_db": bound,
+            "held_out_images": len(judge.samples),
+        }
         if recipe.repair and _db(noise) < bound:
             noise, plan = _repaired(draft, plan, noise, judge, bound)
         measured |= {"db": _db(noise)}
@@ -159,7 +168,12 @@ def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
             continue
         decision = made.get(node.name or "")
         if decision is None:
-            decision = Decision(node.name or "", node.op_type, "int8", "folded into the layers around it")
+            # In what it was folded into: what it read, else what reads it.
+            beside = [value.producer() for value in node.inputs if value is not None]
+            beside += [use.node for value in node.outputs for use in value.uses()]
+            near = next((made[other.name] for other in beside if other is not None and other.name in made), None)
+            precision = near.precision if near is not None else "int8"
+            decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
         records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
     return records
 
