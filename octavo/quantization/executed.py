@@ -20,7 +20,7 @@ from octavo.runtime.kernels import KINDS, RunNode
 
 __all__ = ["Executed", "executed"]
 
-_MADE = re.compile(r"(_nchwc|_token_\d+)$")
+_MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q)$")
 _WEIGHTED = {"Conv": "Conv", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
 # ONNX Runtime takes these into the kernel of the node that they read.
 _FUSES = frozenset(
@@ -164,18 +164,18 @@ class _Places:
 
     def origin(self, node: RunNode) -> ir.Node | None:
         """The FP32 node that a node of the optimized graph was made from."""
-        name, blocked = node.name, node.name.endswith("_nchwc")
-        while _MADE.search(name):
-            name = _MADE.sub("", name)
+        names = [node.name]
+        while _MADE.search(names[-1]):
+            names.append(_MADE.sub("", names[-1]))
         # Blocked layout names nodes after the tensor that they write, everything else after the node.
-        tables = (self.makers, self.nodes) if blocked else (self.nodes, self.makers)
-        while True:
+        tables = (self.makers, self.nodes) if node.name.endswith("_nchwc") else (self.nodes, self.makers)
+        own = names[-1].split(".")
+        # Ours are longer than the name that they begin with.
+        names += [".".join(own[:length]) for length in range(len(own) - 1, 0, -1)]
+        for name in names:
             for table in tables:
                 if name in table:
                     return table[name]
-            name, dot, _ = name.rpartition(".")
-            if not dot:
-                break
         return next((self.makers[output] for output in node.outputs if output in self.makers), None)
 
     def kernel(self, name: str, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:

@@ -83,7 +83,7 @@ def _kinds(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, str]]:
         made = _made(node, reads)
         for name in node.output:
             types.setdefault(name, made)
-        yield node, _kind(node, [_BY_TYPE.get(kind) for kind in reads[:1]], _BY_TYPE.get(types[node.output[0]]))
+        yield node, _kind(node, [_BY_TYPE.get(kind) for kind in reads], _BY_TYPE.get(types[node.output[0]]))
 
 
 def _made(node: onnx.NodeProto, reads: Sequence[int]) -> int:
@@ -99,7 +99,9 @@ def _made(node: onnx.NodeProto, reads: Sequence[int]) -> int:
         return next((kind for kind in reads if kind not in _NARROW), onnx.TensorProto.FLOAT)
     if node.op_type in _INTEGER or node.domain == "com.microsoft.nchwc":
         return onnx.TensorProto.FLOAT
-    return reads[0] if reads else onnx.TensorProto.UNDEFINED
+    if node.op_type in _SHAPES:
+        return onnx.TensorProto.INT64
+    return next((kind for kind in reads if kind in _BY_TYPE), reads[0] if reads else onnx.TensorProto.UNDEFINED)
 
 
 def _kind(node: onnx.NodeProto, read: Sequence[str | None], made: str | None) -> str:

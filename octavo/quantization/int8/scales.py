@@ -96,6 +96,7 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             or len(unit.nodes) > 1
             or unit.main.op_type != "Conv"
             or any(reader in members for reader in readers(value))
+            or _multiplied(value)
         ):
             continue
         tensor = statistics.tensors.get(value.name or "")
@@ -105,6 +106,14 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             low, high = tensor.channel_low * np.float32(_HEAD_ROOM), tensor.channel_high * np.float32(_HEAD_ROOM)
             heads[value.name] = QParams.per_channel(low, high)
     return heads
+
+
+def _multiplied(value: ir.Value) -> bool:
+    """Whether a MatMul reads a tensor, moved about or not: ONNX Runtime multiplies the codes, and takes one scale for all."""
+    return any(
+        reader.op_type == "MatMul" or (reader.op_type in CARRIERS and any(map(_multiplied, reader.outputs)))
+        for reader in readers(value)
+    )
 
 
 def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | None:

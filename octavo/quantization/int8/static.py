@@ -66,9 +66,11 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 
     Raises:
         QuantizationError: the graph is quantized already, nothing can be quantized, or `keep_float` names nothing.
-        CalibrationError: a tensor that needs a range was empty on every calibration image, or `ranges` names nothing.
+        CalibrationError: the statistics are another model's, a tensor that needs a range was empty on every calibration image, or
+            `ranges` names nothing.
     """
     check_float(model, QuantizationError)
+    statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     ready = prepared(model)
     units = units_of(ready)
@@ -109,6 +111,11 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     if recipe.format == "qoperator":
         result = as_qoperator(result)
     return Int8Result(result, _decisions(model, plan), plan.corrected, measured)
+
+
+def _made(model: ir.Model) -> list[ir.Value]:
+    """The tensors that the graph's nodes make."""
+    return [value for node in model.graph for value in node.outputs]
 
 
 def _is_map(value: ir.Value) -> bool:

@@ -5,7 +5,8 @@
   shared in a Concat, symmetric activations), Max and Min of the codes take its place: they are what rounding behind it gives.
 - A float Conv or Gemm between DQ and Q would be quantized behind the user's back (ONNX Runtime's WeightBiasQuantization rounds its
   weights per tensor: 24 dB -> 7 dB measured). A LeakyRelu of slope 1 (nothing) or 0 (Relu) behind it keeps it out of that
-  optimizer, and fuses into the float kernel.
+  optimizer, and fuses into the float kernel. So it does behind any other float node that ONNX Runtime has an integer kernel for;
+  with a DQ per channel in front such a kernel would not even load.
 - A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go
   into the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for
   box offsets and class logits would cost boxes most of their codes.
@@ -27,6 +28,10 @@ from octavo.quantization.int8.units import Unit
 from octavo.quantization.int8.weights import Codes
 
 __all__ = ["write_qdq"]
+
+# What ONNX Runtime makes an integer kernel of where it stands between DQ and Q: rounding float weights, or having none.
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_FUSED = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"})
 
 
 def write_qdq(
@@ -189,9 +194,9 @@ class _Writer:
             self._quantize(name, name)
 
     def _protect(self, last: ir.Node) -> None:
-        """Keep the float Conv that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
+        """Keep the float node that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
         source = last.inputs[0].producer() if last.op_type in ("Relu", "Clip") else last
-        if source is None or source.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+        if source is None or not (source.op_type in _WEIGHTED or (source.op_type in _FUSED and self._reads_codes(source))):
             return
         if any(source in unit.nodes for unit in self.int8):
             return
@@ -209,6 +214,11 @@ class _Writer:
             guard = helper.make_node("LeakyRelu", [open_end], [node.output[0]], name=f"{node.name}.guard", alpha=1.0)
             node.output[0] = open_end
             self.nodes.append(guard)
+
+    def _reads_codes(self, node: ir.Node) -> bool:
+        """Whether every float tensor that a node reads comes out of a DequantizeLinear."""
+        names = [value.name for value in node.inputs if value is not None and value.dtype == ir.DataType.FLOAT]
+        return all(name in self.scales and name in self.from_int8 for name in names)
 
     def _clips_at_zero(self, clip: onnx.NodeProto) -> bool:
         low = self.constants.get(clip.input[1]) if len(clip.input) > 1 else None
