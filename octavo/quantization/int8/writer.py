@@ -24,13 +24,12 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.units import CARRIERS, Unit
 from octavo.quantization.int8.weights import Codes
 
 __all__ = ["write_qdq"]
 
-# What ONNX Runtime makes an integer kernel of where it stands between DQ and Q: rounding float weights, or having none.
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+# What ONNX Runtime makes an integer kernel of where it stands between DQ and Q, besides what has weights.
 _FUSED = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"})
 
 
@@ -187,16 +186,16 @@ class _Writer:
     def _float(self, unit: Unit) -> None:
         for node in unit.nodes:
             self.nodes.append(self._copy(node, unit, [value.name for value in node.outputs]))
-        quantized = [value.name for value in unit.outputs if value.name in self.scales]
+        quantized = [value for value in unit.outputs if value.name in self.scales]
         if quantized:
             self._protect(unit.nodes[-1])
-        for name in quantized:
-            self._quantize(name, name)
+        for value in quantized:
+            self._add("QuantizeLinear", [self._guarded(value), *self._pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
 
     def _protect(self, last: ir.Node) -> None:
-        """Keep the float node that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
+        """Keep the float Conv that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
         source = last.inputs[0].producer() if last.op_type in ("Relu", "Clip") else last
-        if source is None or not (source.op_type in _WEIGHTED or (source.op_type in _FUSED and self._reads_codes(source))):
+        if source is None or source.op_type not in ("Conv", "ConvTranspose", "Gemm"):
             return
         if any(source in unit.nodes for unit in self.int8):
             return
@@ -215,10 +214,26 @@ class _Writer:
             node.output[0] = open_end
             self.nodes.append(guard)
 
-    def _reads_codes(self, node: ir.Node) -> bool:
-        """Whether every float tensor that a node reads comes out of a DequantizeLinear."""
-        names = [value.name for value in node.inputs if value is not None and value.dtype == ir.DataType.FLOAT]
-        return all(name in self.scales and name in self.from_int8 for name in names)
+    def _guarded(self, value: ir.Value) -> str:
+        """What the Q of a float tensor reads: a guard, where ONNX Runtime would make an integer kernel of what lies before it."""
+        node = value.producer()
+        # ONNX Runtime moves a Q backward through what only moves values, and a DQ forward.
+        while node is not None and node.op_type in (*CARRIERS, "Relu", "Clip"):
+            node = node.inputs[0].producer()
+        if node is None or node.op_type not in _FUSED or any(node in unit.nodes for unit in self.int8):
+            return value.name
+        if not all(self._from_codes(read) for read in node.inputs if read is not None and read.dtype == ir.DataType.FLOAT):
+            return value.name
+        return self._add("LeakyRelu", [value.name], f"{value.name}.guarded", f"{value.name}.guard", alpha=1.0)
+
+    def _from_codes(self, value: ir.Value) -> bool:
+        """Whether a float reader gets a tensor out of a DequantizeLinear, moved about or not."""
+        while value.name not in self.scales or value.name not in self.from_int8:
+            node = value.producer()
+            if node is None or node.op_type not in CARRIERS:
+                return False
+            value = node.inputs[0]
+        return True
 
     def _clips_at_zero(self, clip: onnx.NodeProto) -> bool:
         low = self.constants.get(clip.input[1]) if len(clip.input) > 1 else None
