@@ -52,6 +52,7 @@ def verified(
         QuantizationError: the file is not to be accepted; see `octavo.quantization.acceptance.accept`.
     """
     original = load(reference)
+    part = custom.part(original)
     compared = custom.compared(original) if custom.bodies else []
     with custom.files({"fp32": reference, "quantized": quantized}, outputs=compared) as runs:
         accepted = accept(
@@ -61,10 +62,11 @@ def verified(
             name=name,
             compared=compared,
             classes=classes,
-            selecting=selects(custom.part(original)),
+            selecting=selects(part),
         )
     with custom.files({"quantized": quantized}) as runs:
-        ran = executed(original, decisions, optimized_nodes(runs["quantized"]))
+        # What stands in for an operator here is not what a service runs: nothing is said of nodes that are cut off.
+        ran = executed(part, decisions, optimized_nodes(runs["quantized"]))
     warnings = list(accepted.warnings)
     if sizes[1] > sizes[0]:
         warnings.append(f"the file is larger than FP32: {sizes[1]:,} bytes against {sizes[0]:,}")
