@@ -1,24 +1,29 @@
 """Make models/<model>/int8 (static) and models/<model>/int8_dynamic from the FP32 model and the statistics.
 
-Choices are measured on some of the calibration images, mostly those that the statistics leave out. Reads `input`,
-`data.calibration`, `data.on_bad_image` and `int8` of params.yaml.
+Choices are measured on some of the calibration images, mostly those that the statistics leave out. A file is accepted once it has
+run on some of them; manifest.json records what was chosen, why and what ONNX Runtime runs of it, report.md is for reading. Reads
+`input`, `data.calibration`, `data.on_bad_image` and `int8` of params.yaml.
 """
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
-from octavo.deploy.manifest import block_hash, read_manifest, write_manifest
-from octavo.files import replace_dir
+from octavo.deploy.manifest import block_hash, model_bytes, read_manifest, write_manifest
+from octavo.files import replace_dir, write_text
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
 from octavo.images.dataset import chosen_images
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
-from octavo.quantization.decisions import as_records, left_out, summary
+from octavo.quantization.decisions import left_out, summary
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
+from octavo.quantization.report import markdown
+from octavo.quantization.verification import verified
 
 # Calibration images for what the statistics do not know: tensors that exact rewriting made or scaled.
 CALIBRATION = 32
+# Images that a file must run on before it is accepted, those that the statistics leave out first.
+VERIFIED = 4
 
 
 def main() -> None:
@@ -32,12 +37,11 @@ def main() -> None:
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     model = custom.part(original)
     where = f"models.{chosen.model}.data.calibration"
-    images = Images(
-        *(
-            [{manifest["image_input"]: tensor} for _, tensor in chosen_images(spec, files, where)]
-            for files in (statistics.origin["files"][:CALIBRATION], statistics.origin["held_out"])
-        )
+    counted, held_out = (
+        [(item.name, {manifest["image_input"]: tensor}) for item, tensor in chosen_images(spec, files, where)]
+        for files in (statistics.origin["files"][:CALIBRATION], statistics.origin["held_out"])
     )
+    images = Images([feeds for _, feeds in counted], [feeds for _, feeds in held_out])
 
     with working(f"quantizing {chosen.model}"):
         results = {
@@ -45,18 +49,26 @@ def main() -> None:
             "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
         }
     for variant, result in results.items():
-        decisions = [*result.decisions, *left_out(custom.untouched(original))]
+        folder, decisions = variant_dir(chosen.model, variant), [*result.decisions, *left_out(custom.untouched(original))]
         made = {
             "from_sha256": manifest["sha256"],
             "settings": spec.int8.model_dump(mode="json"),
-            "calibration": {key: statistics.origin[key] for key in ("images", "samples")},
+            "calibration": {key: statistics.origin[key] for key in ("images", "samples")} | {"held_out": len(held_out)},
             "corrected_biases": result.corrected,
             "measured": result.measured,
-            "nodes": as_records(decisions),
         }
-        folder = variant_dir(chosen.model, variant)
         with replace_dir(folder) as temporary:
             save(custom.restore(result.model, original), temporary / MODEL)
+            made |= verified(
+                temporary / MODEL,
+                source / MODEL,
+                decisions,
+                [*held_out, *counted][:VERIFIED],
+                name=str(folder / MODEL),
+                custom=custom,
+                sizes=(manifest["bytes"], model_bytes(temporary)),
+                classes=manifest["task"]["name"] in ("classification", "segmentation"),
+            )
             written = write_manifest(
                 temporary,
                 name=chosen.model,
@@ -66,8 +78,10 @@ def main() -> None:
                 made=made,
                 custom_ops=custom,
             )
-        share = written["bytes"] / manifest["bytes"]
-        say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(decisions)}")
+            write_text(temporary / "report.md", markdown(written))
+        for warning in made["warnings"]:
+            say(f"warning: {folder / MODEL}: {warning}")
+        say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32; {summary(decisions)}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
-from octavo.evidence.report import HEADINGS, caption, markdown, rows, tradeoff
+from octavo.evidence.report import HEADINGS, caption, markdown, rows, shortfalls, tradeoff
 from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
+from octavo.progress import say
 
 
 def main() -> None:
@@ -30,6 +31,8 @@ def main() -> None:
         for row in rows(accuracy, latency):
             table.add_row(*row)
         console.print(table)
+        for note in shortfalls(latency):
+            console.print(f"note: {note}")
     console.print("models:  models/<model>/<variant>/model.onnx, each with its manifest.json")
     console.print("metrics: metrics/<model>/ (dvc metrics show, dvc metrics diff --md, dvc plots show)")
 
@@ -38,6 +41,8 @@ def _write(name: str) -> None:
     accuracy, latency = _records(name)
     write_text(metrics_dir(name) / "report.md", markdown(name, accuracy, latency))
     write_csv(metrics_dir(name) / "tradeoff.csv", tradeoff(accuracy, latency))
+    for note in shortfalls(latency):
+        say(f"note: {name}: {note}")
 
 
 def _records(name: str) -> tuple[dict, dict]:

@@ -8,8 +8,9 @@ from itertools import islice
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
-from octavo.deploy.manifest import read_manifest
+from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.evidence.baseline import torch_baseline
+from octavo.evidence.cost import cost_gates
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.validation import Validation
 from octavo.files import write_csv, write_json
@@ -50,6 +51,9 @@ def main() -> None:
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
+    sizes = {variant: model_bytes(path.parent) for variant, path in paths.items()}
+    judged, notes = cost_gates(spec.validation.gates, sizes, sessions, {name: next(iter(Images(items, spec.input, "skip")))[1]})
+    record |= judged
     record |= torch_baseline(variant_dir(chosen.model, "fp32"), sessions["fp32"], name, spec)
 
     def samples():
@@ -61,6 +65,8 @@ def main() -> None:
     write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
     write_csv(folder / "images.csv", validation.rows())
     write_json(folder / "accuracy.json", record)
+    for note in notes:
+        say(f"note: {note}")
     for operator, ran in custom.metrics().items():
         say(f"{operator}: {ran}; compared: {', '.join(compared)}")
     for skipped in images.skipped:

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
-from octavo.graph.inspect import check_supported, custom_ops, image_input, is_quantized
+from octavo.graph.inspect import check_float, check_supported, custom_ops, image_input, quantized_nodes
 from octavo.graph.io import load, save, weight_bytes
 from octavo.graph.passes.batch import DynamicBatchPass
 from octavo.graph.passes.node_names import NodeNamesPass
@@ -546,9 +546,15 @@ def test_image_input_lists_the_inputs_when_it_cannot_choose(inputs, name, says):
         ("y = com.microsoft.QLinearSigmoid(x, s, z, s, z)", True),
     ],
 )
-def test_is_quantized(body, expected):
+def test_what_is_quantized_already_is_refused(body, expected):
     model = text(
         f"""<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]> g (float[2] x) => (float[2] y)
         <float s = {{0.1}}, uint8 z = {{3}}> {{ {body} }}"""
     )
-    assert is_quantized(model) is expected
+    found = quantized_nodes(model)
+    assert bool(found) is expected
+    if expected:
+        with pytest.raises(SourceError, match=f"quantized already: {found[0][0]}"):
+            check_float(model)
+    else:
+        check_float(model)

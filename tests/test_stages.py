@@ -52,6 +52,8 @@ def params(**changes: object) -> None:
 @pytest.mark.slow
 def test_the_stages_make_every_variant_and_the_evidence(project):
     succeed(*ORDER)
+    params(validate={"bootstrap": 200, "layer_samples": 2, "gates": {"allow_larger": False, "allow_slower": False}})
+    succeed("validate", "report")
     for variant in ("fp32", "fp16", "int8", "int8_dynamic"):
         manifest = json.loads((project / f"models/small/{variant}/manifest.json").read_text())
         assert manifest["sha256"]
@@ -62,6 +64,10 @@ def test_the_stages_make_every_variant_and_the_evidence(project):
     assert accuracy["labelled"] == 12
     assert accuracy["int8.cosine_mean"] > 0.98
     assert accuracy["fp16.sqnr_db"] > 40
+    assert accuracy["int8.gate.size"] == "fail", "on so small a network Q and DQ weigh more than weights"
+    assert accuracy["int8.gate.speed"] in ("pass", "inconclusive", "fail")
+    assert accuracy["fp16.gate.size"] == "pass"
+    assert "int8 is larger than FP32" in (project / "metrics/small/report.md").read_text()
     latency = json.loads((project / "metrics/small/latency.json").read_text())
     assert latency["int8.cpu.t1.b1.median_ms"] > 0
     assert latency["int8.peak_memory_mib"] > 10
@@ -75,6 +81,33 @@ def test_the_stages_make_every_variant_and_the_evidence(project):
     documented = (ROOT / "docs/metrics.md").read_text()
     for key in {key.split(".", 1)[-1] for key in accuracy if "." in key}:
         assert f"`{key}`" in documented, f"{key} is not described in docs/metrics.md"
+
+
+def test_a_quantized_file_comes_with_what_was_decided_what_runs_and_how_it_ran(project):
+    succeed("export", "calibrate", "quantize_int8")
+    folders = [project / "models/small" / variant for variant in ("int8", "int8_dynamic")]
+    fp32 = json.loads((project / "models/small/fp32/manifest.json").read_text())
+    for folder in folders:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        made = manifest["made"]
+        assert made["from_sha256"] == fp32["sha256"]
+        assert made["calibration"]["held_out"] == 2
+        assert made["calibration"]["images"]
+        assert made["settings"]["method"] == "minmax"
+        assert {"onnxruntime", "octavo"} <= set(manifest["versions"])
+        assert manifest["host"]["id"]
+        assert made["accepted"]["images"] == 4
+        assert made["accepted"]["agreement"] == 1.0
+        assert made["executed"]["unexpected"] == made["executed"]["unresolved"] == []
+        assert {node["node"] for node in made["nodes"] if "runs" in node} >= {"stem", "depth", "point", "head"}
+    made = json.loads((folders[0] / "manifest.json").read_text())["made"]
+    assert made["executed"]["int8_layers"] == made["executed"]["int8_layers_integer"] == 4
+    assert made["measured"]["chosen"] in made["measured"]["tried_db"]
+    pages = [(folder / "report.md").read_bytes() for folder in folders]
+    assert b"# small: int8" in pages[0]
+    done = run("quantize_int8")
+    assert "warning: models/small/int8/model.onnx: the file is larger than FP32" in done.stdout
+    assert [(folder / "report.md").read_bytes() for folder in folders] == pages, "equal input, equal page"
 
 
 @pytest.mark.parametrize("stage", ORDER)
@@ -121,6 +154,38 @@ class TestBadModels:
         )
         onnx.save(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8), "small.onnx")
         refuse("export", "input")
+
+    def test_a_model_that_is_quantized_already(self, project):
+        succeed("export", "calibrate", "quantize_int8")
+        Path("models/small/int8/model.onnx").replace("small.onnx")
+        refuse(
+            "export", "small.onnx: the graph is quantized already: QuantizeLinear 'image.Q'", "give the FP32 model", "source.file"
+        )
+
+    def test_statistics_of_another_model(self, project):
+        succeed("export", "calibrate")
+        onnx.save(small_network(seed=5), "small.onnx")
+        succeed("export")
+        refuse("quantize_int8", "models/small/calibration was made for another model", "run the calibrate stage again")
+
+    def test_an_int8_file_whose_outputs_are_not_finite_is_not_written(self, project):
+        """Log of what rounding makes zero: FP32 is finite, and nothing before the Log shows it."""
+        model = small_network(
+            weights={"point.weight": np.abs(np.random.default_rng(0).standard_normal((8, 8, 1, 1))).astype(np.float32) * 1e-3}
+            | {"point.bias": np.full(8, 1e-9, np.float32)}
+        )
+        del model.graph.node[5:]
+        model.graph.node.extend(
+            [
+                oh.make_node("Log", ["point"], ["log"], "log"),
+                oh.make_node("ReduceMean", ["log", "spatial"], ["logits"], "pool", keepdims=0),
+            ]
+        )
+        model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 8
+        onnx.save(model, "small.onnx")
+        succeed("export", "calibrate")
+        refuse("quantize_int8", "models/small/int8/model.onnx: output 'logits' holds infinity on image_1_", "int8.keep_float")
+        assert not Path("models/small/int8").exists()
 
     def test_an_output_that_is_nan(self, project):
         onnx.save(small_network(weights={"head.bias": np.array([np.nan, 0, 0, 0], np.float32)}), "small.onnx")

@@ -85,6 +85,23 @@ class Statistics:
                     "run the calibrate stage again (`dvc repro` does so by itself)",
                 )
 
+    def require_tensors(self, names: Iterable[str]) -> None:
+        """Refuse statistics that hold a tensor which a graph does not have.
+
+        Args:
+            names: of all tensors of the graph.
+
+        Raises:
+            CalibrationError: naming the first such tensor and how many there are.
+        """
+        strange = sorted(self.tensors.keys() - set(names))
+        if strange:
+            raise CalibrationError(
+                f"the statistics were made from another model: this graph has no tensor {strange[0]!r} ({len(strange)} of "
+                f"{len(self.tensors)} such tensors)",
+                "run the calibrate stage on this model (`dvc repro` does so by itself)",
+            )
+
     def save(self, folder: str | Path) -> None:
         """Write `statistics.npz` (sparse histograms, channels) and `statistics.json` (origin); equal statistics, equal bytes.
 

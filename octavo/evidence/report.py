@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.layout import VARIANTS
+from octavo.layout import INT8_VARIANTS, VARIANTS
 
-__all__ = ["HEADINGS", "caption", "markdown", "rows", "tradeoff"]
+__all__ = ["HEADINGS", "caption", "markdown", "rows", "shortfalls", "tradeoff"]
 
 HEADINGS = (
     "variant",
@@ -89,10 +89,34 @@ def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
 
 
 def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
-    """The table as Markdown, with its caption."""
+    """The table as Markdown, with its caption and what falls short of FP32 in size or speed."""
     lines = [f"## {name}", "", _line(HEADINGS), _line(["---"] * len(HEADINGS))]
     lines += [_line(row) for row in rows(accuracy, latency)]
-    return "\n".join([*lines, "", caption(accuracy, latency), ""])
+    notes = [f"- {note}" for note in shortfalls(latency)]
+    return "\n".join([*lines, "", caption(accuracy, latency), *([""] if notes else []), *notes, ""])
+
+
+def shortfalls(record: Mapping[str, Any]) -> list[str]:
+    """What a reader of latency.json must not overlook: INT8 variants that are larger or slower than FP32.
+
+    Args:
+        record: as stage `benchmark` writes it.
+
+    Returns:
+        One line each; a slower one whose interval of the median meets FP32's is said to be within noise.
+    """
+    found = []
+    for variant in INT8_VARIANTS:
+        if record.get(f"{variant}.size_ratio", 0) > 1:
+            found.append(f"{variant} is larger than FP32: {record[f'{variant}.size_ratio']:.0%} of its bytes")
+        for key in sorted(key for key in record if key.startswith(f"{variant}.") and key.endswith(".speedup")):
+            if record[key] < 1:
+                setting = key.removeprefix(f"{variant}.").removesuffix(".speedup")
+                apart = record[f"{variant}.{setting}.median_low_ms"] > record[f"fp32.{setting}.median_high_ms"]
+                found.append(
+                    f"{variant} is slower than FP32 at {setting}: {record[key]:.2f}x" + ("" if apart else ", which is within noise")
+                )
+    return found
 
 
 def tradeoff(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from octavo.errors import SourceError
+from octavo.errors import OctavoError, SourceError
 
-__all__ = ["check_supported", "custom_ops", "image_input", "is_quantized"]
+__all__ = ["check_float", "check_supported", "custom_ops", "image_input", "quantized_nodes"]
 
 # Domains, besides ONNX's own, with kernels in every ONNX Runtime for CPUs.
 RUNTIME_DOMAINS = frozenset({"ai.onnx.ml", "com.microsoft"})
@@ -93,13 +93,33 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     return images[0]
 
 
-def is_quantized(model: ir.Model) -> bool:
-    """Whether integer arithmetic is in the graph already: Q/DQ, QLinear or Integer operators."""
-    bodies = (model.graph, *model.functions.values())
-    return any(
-        node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear")
-        for body in bodies
+def quantized_nodes(model: ir.Model) -> list[tuple[str, str]]:
+    """(op type, node name) of what makes a graph integer already: Q/DQ, QLinear and Integer operators, subgraphs included."""
+    return [
+        (node.op_type, node.name or "without a name")
+        for body in (model.graph, *model.functions.values())
         for node in ir.traversal.RecursiveGraphIterator(body)
+        if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear")
+    ]
+
+
+def check_float(model: ir.Model, error: type[OctavoError] = SourceError) -> None:
+    """Refuse a graph that is quantized already: rounding it again would stack two losses, and its ranges are not FP32's.
+
+    Args:
+        error: what is raised.
+
+    Raises:
+        OctavoError: of the type `error`, naming the first few of its nodes and how many there are.
+    """
+    found = quantized_nodes(model)
+    if not found:
+        return
+    listed = ", ".join(f"{op_type} {name!r}" for op_type, name in found[:SHOWN])
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    raise error(
+        f"the graph is quantized already: {listed}{more}",
+        "give the FP32 model that it was made from (`source.file`); everything here starts from FP32",
     )
 
 

@@ -106,6 +106,10 @@ class Gates(Block):
     retained: Fraction = 0.99
     # Mean cosine of the raw outputs to FP32's.
     similarity: Annotated[float, Field(ge=-1, le=1)] = 0.995
+    # false: a file larger than FP32's fails.
+    allow_larger: bool = True
+    # false: an INT8 variant slower than FP32 fails, on the machine that validates: two seconds of timing, cores otherwise idle.
+    allow_slower: bool = True
     # The variants that are held to them.
     variants: tuple[Literal["fp16", "int8", "int8_dynamic"], ...] = ("fp16", "int8")
 

@@ -12,12 +12,16 @@ __all__ = ["Decision", "as_records", "left_out", "summary"]
 
 @dataclass(frozen=True)
 class Decision:
-    """One compute node's precision (`int8`, `fp16` or `float`) and the reason for it."""
+    """One compute node's precision (`int8`, `fp16` or `float`) and the reason for it.
+
+    `arithmetic` is what it computes in where the precision is that of its weights in the file only.
+    """
 
     node: str
     op_type: str
     precision: str
     reason: str
+    arithmetic: str = ""
 
 
 def left_out(nodes: Iterable[tuple[str, str, str]]) -> list[Decision]:
@@ -27,7 +31,7 @@ def left_out(nodes: Iterable[tuple[str, str, str]]) -> list[Decision]:
 
 def as_records(decisions: Iterable[Decision]) -> list[dict[str, Any]]:
     """For a manifest."""
-    return [asdict(decision) for decision in decisions]
+    return [{key: value for key, value in asdict(decision).items() if value or key != "arithmetic"} for decision in decisions]
 
 
 def summary(decisions: Iterable[Decision]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
 from octavo.graph.custom_ops import LAYERS, resolve
-from octavo.graph.inspect import image_input, is_quantized
+from octavo.graph.inspect import check_float, image_input
 from octavo.graph.io import load, save
 from octavo.graph.passes.batch import DynamicBatchPass
 from octavo.graph.passes.shapes import InferShapesPass
@@ -33,8 +33,7 @@ def fetch(source: OnnxSource, input_spec: Input, out_dir: Path, samples: Sequenc
     model = load(source.file)
     try:
         custom, about = resolve(model, source.custom_ops, source.opset)
-        if is_quantized(model):
-            raise SourceError("the graph is quantized already; everything here starts from FP32", "give the FP32 export")
+        check_float(model)
         model = custom.isolated(model)
         notes = about + clean(model, source.opset)
         image = image_input(model, input_spec.name)

@@ -11,7 +11,7 @@ from torch import nn
 
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
-from octavo.graph.inspect import check_supported
+from octavo.graph.inspect import check_float, check_supported
 from octavo.graph.io import save
 from octavo.params.grammar import Input, TorchSource
 from octavo.sources.fetched import Fetched
@@ -64,6 +64,7 @@ def fetch(source: TorchSource, input_spec: Input, out_dir: Path, samples: Sequen
         scratch=out_dir,
     )
     check_supported(model)
+    check_float(model)
     notes += clean(model, source.opset)
     save(model, out_dir / "model.onnx")
     if source.trace:

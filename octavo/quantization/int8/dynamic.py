@@ -19,6 +19,7 @@ from onnxruntime.quantization.quant_utils import QuantizationMode
 
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.inspect import check_float
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases, weight_codes
@@ -42,8 +43,9 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         statistics: for the bias correction; without them there is none.
 
     Raises:
-        QuantizationError: nothing can be quantized, or `keep_float` names nothing.
+        QuantizationError: the graph is quantized already, nothing can be quantized, or `keep_float` names nothing.
     """
+    check_float(model, QuantizationError)
     model = ir.from_proto(ir.to_proto(model))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     decisions = [_decided(node, kept) for node in model.graph if node.op_type != "Constant"]
@@ -88,7 +90,7 @@ def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
         weighted = node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx")
         precision, reason = "float", no_kernel(node) if weighted else "dynamic INT8 quantizes weights only"
     elif node.op_type == "Conv":
-        precision, reason = "int8", "weights int8 in the file, computed in float32"
+        return Decision(node.name or "", node.op_type, "int8", "weights int8 in the file, computed in float32", "float")
     else:
         precision, reason = "int8", "int8 weights, activation ranges at run time"
     return Decision(node.name or "", node.op_type, precision, reason)

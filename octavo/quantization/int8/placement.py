@@ -7,7 +7,7 @@
    and scores, which one scale for both ruins (onnxruntime #14233), recognised by where it stands and not by its name.
 4. A Conv whose output is a map that nothing multiplies any more (boxes, scores, masks) stays float: one position of it decides, and
    8 bits for the logarithm of a box's width are a step of 2 %. On YOLOv5n rounding these three outputs alone costs 1.5 % of AP, at
-   30 dB. A MatMul's or Gemm's output is written in float anyway.
+   30 dB. A MatMul's or Gemm's output is written in float anyway. Where a network has no other layers, they are INT8.
 5. What has no integer kernel in ONNX Runtime stays float, and so does what `keep_float` names and what rule 2 then no longer
    reaches.
 """
@@ -38,12 +38,17 @@ def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] |
         Unit to the reason why it stays float; an INT8 unit has the reason "".
     """
     leads = is_last_weighted(units)
+    linear = [unit for unit in units if unit.kind == "linear"]
+    maps = {unit for unit in linear if leads[unit] and is_map_head(unit)}
+    maps = set() if len(maps) == len(linear) else maps
     named = {name: f"keep_float: {pattern}" for name, pattern in kept.items()}
     named |= {name: reason or "given back" for name, reason in (given or {}).items()}
     makers = {value: unit for unit in units for value in unit.outputs}
     reasons: dict[Unit, str] = {}
     for unit in units:
         reasons[unit] = _refusal(unit, leads, makers, reasons, named)
+        if unit in maps and not reasons[unit]:
+            reasons[unit] = "its output is a map in which single positions decide"
     return reasons
 
 
@@ -78,7 +83,7 @@ def _refusal(
     if unit.kind not in CARRIERS | COMBINERS | {"linear", "silu", "prelu"}:
         return no_kernel(unit.main)
     if unit.kind == "linear":
-        return "its output is a map in which single positions decide" if leads[unit] and is_map_head(unit) else ""
+        return ""
     for value in unit.inputs:
         if value.producer() is not None and reasons[makers[value]]:
             return f"its input comes from {makers[value].name} ({makers[value].kind}), which is float"

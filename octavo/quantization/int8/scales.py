@@ -101,6 +101,7 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             or unit.main.op_type != "Conv"
             or any(reader in members for reader in readers(value))
             or _leads_to_weights(value)
+            or _multiplied(value)
         ):
             continue
         tensor = statistics.tensors.get(value.name or "")
@@ -121,6 +122,14 @@ def _leads_to_weights(value: ir.Value) -> bool:
             ahead += [output for output in reader.outputs if output not in seen]
             seen.update(reader.outputs)
     return False
+
+
+def _multiplied(value: ir.Value) -> bool:
+    """Whether a MatMul reads a tensor, moved about or not: ONNX Runtime multiplies the codes, and takes one scale for all."""
+    return any(
+        reader.op_type == "MatMul" or (reader.op_type in CARRIERS and any(map(_multiplied, reader.outputs)))
+        for reader in readers(value)
+    )
 
 
 def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | None:

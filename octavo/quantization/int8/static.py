@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.inspect import check_float
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.costs import CostTable
@@ -61,10 +62,13 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         images: to choose by measurement and to repair; without them `method: auto` is mse and nothing is repaired.
 
     Raises:
-        QuantizationError: nothing can be quantized, `keep_float` names nothing, or the cost table that `placement` names is damaged
-            or another network's.
-        CalibrationError: a tensor that needs a range was empty on every calibration image, or `ranges` names nothing.
+        QuantizationError: the graph is quantized already, nothing can be quantized, `keep_float` names nothing, or the cost table
+            that `placement` names is damaged or another network's.
+        CalibrationError: the statistics are another model's, a tensor that needs a range was empty on every calibration image, or
+            `ranges` names nothing.
     """
+    check_float(model, QuantizationError)
+    statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     ready = prepared(model)
     units = units_of(ready)
@@ -94,7 +98,13 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     record: dict[str, object] = {}
     if judge is not None:
         bound = recipe.fidelity if recipe.fidelity != "auto" else MAPS if maps else POOLED
-        record = {"tried_db": tried, "all_int8_db": _db(noise), "fidelity_db": bound, "held_out_images": len(judge.samples)}
+        record = {
+            "chosen": next(label for label, way in zip(tried, ways, strict=True) if way[1] is draft),
+            "tried_db": tried,
+            "all_int8_db": _db(noise),
+            "fidelity_db": bound,
+            "held_out_images": len(judge.samples),
+        }
         if plan is not whole:
             noise = judge.judge(draft.written(plan, judge.heads))
             record["placed_db"] = _db(noise)
@@ -105,6 +115,11 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     if recipe.format == "qoperator":
         result = as_qoperator(result)
     return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs)
+
+
+def _made(model: ir.Model) -> list[ir.Value]:
+    """The tensors that the graph's nodes make."""
+    return [value for node in model.graph for value in node.outputs]
 
 
 def _is_map(value: ir.Value) -> bool:
@@ -146,7 +161,12 @@ def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
             continue
         decision = made.get(node.name or "")
         if decision is None:
-            decision = Decision(node.name or "", node.op_type, "int8", "folded into the layers around it")
+            # In what it was folded into: what it read, else what reads it.
+            beside = [value.producer() for value in node.inputs if value is not None]
+            beside += [use.node for value in node.outputs for use in value.uses()]
+            near = next((made[other.name] for other in beside if other is not None and other.name in made), None)
+            precision = near.precision if near is not None else "int8"
+            decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
         records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
     return records
 

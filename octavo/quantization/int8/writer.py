@@ -5,7 +5,8 @@
   shared in a Concat, symmetric activations), Max and Min of the codes take its place: they are what rounding behind it gives.
 - A float Conv or Gemm between DQ and Q would be quantized behind the user's back (ONNX Runtime's WeightBiasQuantization rounds its
   weights per tensor: 24 dB -> 7 dB measured). A LeakyRelu of slope 1 (nothing) or 0 (Relu) behind it keeps it out of that
-  optimizer, and fuses into the float kernel.
+  optimizer, and fuses into the float kernel. So it does behind any other float node that ONNX Runtime has an integer kernel for;
+  with a DQ per channel in front such a kernel would not even load.
 - A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go
   into the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for
   box offsets and class logits would cost boxes most of their codes.
@@ -23,10 +24,13 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.units import CARRIERS, Unit
 from octavo.quantization.int8.weights import Codes
 
 __all__ = ["write_qdq"]
+
+# What ONNX Runtime makes an integer kernel of where it stands between DQ and Q, besides what has weights.
+_FUSED = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"})
 
 
 def write_qdq(
@@ -182,11 +186,11 @@ class _Writer:
     def _float(self, unit: Unit) -> None:
         for node in unit.nodes:
             self.nodes.append(self._copy(node, unit, [value.name for value in node.outputs]))
-        quantized = [value.name for value in unit.outputs if value.name in self.scales]
+        quantized = [value for value in unit.outputs if value.name in self.scales]
         if quantized:
             self._protect(unit.nodes[-1])
-        for name in quantized:
-            self._quantize(name, name)
+        for value in quantized:
+            self._add("QuantizeLinear", [self._guarded(value), *self._pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
 
     def _protect(self, last: ir.Node) -> None:
         """Keep the float Conv that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
@@ -209,6 +213,27 @@ class _Writer:
             guard = helper.make_node("LeakyRelu", [open_end], [node.output[0]], name=f"{node.name}.guard", alpha=1.0)
             node.output[0] = open_end
             self.nodes.append(guard)
+
+    def _guarded(self, value: ir.Value) -> str:
+        """What the Q of a float tensor reads: a guard, where ONNX Runtime would make an integer kernel of what lies before it."""
+        node = value.producer()
+        # ONNX Runtime moves a Q backward through what only moves values, and a DQ forward.
+        while node is not None and node.op_type in (*CARRIERS, "Relu", "Clip"):
+            node = node.inputs[0].producer()
+        if node is None or node.op_type not in _FUSED or any(node in unit.nodes for unit in self.int8):
+            return value.name
+        if not all(self._from_codes(read) for read in node.inputs if read is not None and read.dtype == ir.DataType.FLOAT):
+            return value.name
+        return self._add("LeakyRelu", [value.name], f"{value.name}.guarded", f"{value.name}.guard", alpha=1.0)
+
+    def _from_codes(self, value: ir.Value) -> bool:
+        """Whether a float reader gets a tensor out of a DequantizeLinear, moved about or not."""
+        while value.name not in self.scales or value.name not in self.from_int8:
+            node = value.producer()
+            if node is None or node.op_type not in CARRIERS:
+                return False
+            value = node.inputs[0]
+        return True
 
     def _clips_at_zero(self, clip: onnx.NodeProto) -> bool:
         low = self.constants.get(clip.input[1]) if len(clip.input) > 1 else None

@@ -1,0 +1,76 @@
+"""Gates on what quantization is for: a file larger or slower than FP32 is reported, and fails where params.yaml says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from octavo.evidence.bootstrap import Interval
+from octavo.evidence.gates import judge_interval
+from octavo.layout import INT8_VARIANTS
+from octavo.params.grammar import Gates
+from octavo.runtime.session import Session
+from octavo.runtime.timing import Latency, interleaved
+
+__all__ = ["cost_gates", "speed_ratio"]
+
+REFERENCE = "fp32"
+# Seconds that both graphs together are timed for, and bounds on the rounds that come of it.
+SECONDS, ROUNDS = 2.0, (11, 400)
+WARMUP = 3
+
+
+def speed_ratio(reference: Callable[[], object], other: Callable[[], object], *, seconds: float = SECONDS) -> Interval:
+    """How many times faster `other` is: median over interleaved rounds of the reference's time over its own.
+
+    Args:
+        reference, other: a call each, timed as a whole.
+        seconds: about how long to measure, the warm-up aside.
+
+    Returns:
+        The median with its 95 % interval from order statistics: short measurements on a busy machine have wide ones.
+    """
+    both = {"reference": reference, "other": other}
+    tried = interleaved(both, rounds=3, warmup=WARMUP)
+    round_ms = sum(latency.median for latency in tried.values())
+    timed = interleaved(both, rounds=int(np.clip(seconds * 1e3 / round_ms, *ROUNDS)), warmup=0)
+    ratios = Latency(timed["reference"].samples / timed["other"].samples)
+    return Interval(ratios.median, *ratios.interval())
+
+
+def cost_gates(
+    gates: Gates, sizes: Mapping[str, int], sessions: Mapping[str, Session], feeds: Mapping[str, np.ndarray]
+) -> tuple[dict[str, str], list[str]]:
+    """Judge size and speed of the variants that are held to gates.
+
+    Speed is measured only where `allow_slower` is false: it belongs to this machine, and costs seconds. Of the result only the
+    verdict is a metric: a ratio that differs a little each time would fill every diff.
+
+    Args:
+        gates: `validate.gates`.
+        sizes: bytes of each variant, `fp32` among them.
+        sessions: of each variant.
+        feeds: of one image.
+
+    Returns:
+        `<variant>.gate.size` and `<variant>.gate.speed` where asked for, and lines for the log: what was measured, and which
+        variant is larger than FP32.
+    """
+    record: dict[str, str] = {}
+    notes: list[str] = []
+    for variant in (variant for variant in sessions if variant != REFERENCE):
+        larger = sizes[variant] > sizes[REFERENCE]
+        if larger:
+            notes.append(f"{variant} is larger than FP32: {sizes[variant]:,} bytes against {sizes[REFERENCE]:,}")
+        if variant not in gates.variants:
+            continue
+        if not gates.allow_larger:
+            record[f"{variant}.gate.size"] = "fail" if larger else "pass"
+        if not gates.allow_slower and variant in INT8_VARIANTS:
+            ratio = speed_ratio(lambda: sessions[REFERENCE].run(feeds), lambda variant=variant: sessions[variant].run(feeds))
+            record[f"{variant}.gate.speed"] = judge_interval(ratio, 1.0)
+            notes.append(
+                f"{variant} runs at {ratio.estimate:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] of FP32's speed on this machine"
+            )
+    return record, notes

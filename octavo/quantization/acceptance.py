@@ -1,0 +1,170 @@
+"""A quantized file is accepted once it has run: on real images, beside FP32, with ONNX Runtime's optimizations and without them.
+
+Without them the Q/DQ graph is computed as it is written; with them integer kernels run. Both should be equally far from FP32. Where
+the optimized graph is much further (layers that an optimizer quantized by itself, kernels that saturate), the file says one thing
+and a service gets another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.errors import QuantizationError
+from octavo.runtime.noise import sqnr_db
+from octavo.runtime.session import Session
+
+__all__ = ["GROSS", "NOTABLE", "Accepted", "accept", "selects"]
+
+# dB that the optimized graph may lie below the written one: more is an error; more than this is a warning.
+GROSS, NOTABLE = 6.0, 1.0
+# Beyond this many dB no difference matters: an output that is hardly quantized may lose a hundred to another order of sums.
+_FINE = 40.0
+_WAY_OUT = "keep the layers before it in float (`int8.keep_float` in params.yaml), try another `int8.method`, or use fp16"
+# Behind these one value more or less moves all others.
+_SELECTS = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
+
+Outputs = Mapping[str, np.ndarray]
+
+
+@dataclass
+class Accepted:
+    """What the runs showed.
+
+    Attributes:
+        images: how many there were.
+        sqnr_db: of the optimized graph against FP32, by output.
+        written_db: of the graph as written (optimizations off) against FP32.
+        off_on_db: of the optimized graph against the written one.
+        off_on_max: their largest absolute difference.
+        agreement: share of positions at which both have the same class; None where outputs are no class scores.
+        warnings: what a reader should know.
+    """
+
+    images: int
+    sqnr_db: dict[str, float] = field(default_factory=dict)
+    written_db: dict[str, float] = field(default_factory=dict)
+    off_on_db: dict[str, float] = field(default_factory=dict)
+    off_on_max: dict[str, float] = field(default_factory=dict)
+    agreement: float | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def record(self) -> dict[str, Any]:
+        """For a manifest."""
+        found = {key: value for key, value in vars(self).items() if key != "warnings" and value is not None}
+        return found | {"warnings": list(self.warnings)}
+
+
+def accept(
+    reference: str | Path | bytes,
+    quantized: str | Path | bytes,
+    samples: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    *,
+    name: str,
+    compared: Sequence[str] = (),
+    classes: bool = False,
+    selecting: bool = False,
+) -> Accepted:
+    """Run a quantized graph and refuse it where it breaks.
+
+    Args:
+        reference: FP32, as it runs.
+        quantized: as it runs.
+        samples: (what the image is, feeds), at least one.
+        name: what errors call the quantized graph.
+        compared: the outputs by which the graphs are compared; all where empty.
+        classes: whether axis 1 of the outputs holds class scores.
+        selecting: as `selects` says of the FP32 graph: outputs may differ wildly for no reason, so differences are no error.
+
+    Raises:
+        QuantizationError: an output is missing, not finite or of another dtype or shape than FP32's, or the optimized graph is more
+            than `GROSS` dB further from FP32 than the graph as written.
+        ModelRunError: a graph does not load or run.
+    """
+    if not samples:
+        raise QuantizationError(f"{name}: there is no image to run it on", "raise `calibrate.samples`")
+    truth, fast, plain = Session(reference), Session(quantized, name=name), Session(quantized, name=name, optimization="off")
+    sums = _Sums(classes)
+    for where, feeds in samples:
+        expected, got, written = truth.run(feeds), fast.run(feeds), plain.run(feeds)
+        _check(expected, got, truth, name, where)
+        _check(expected, written, truth, f"{name} without optimizations", where)
+        for output in compared or truth.outputs:
+            sums.add(output, expected[output], got[output], written[output])
+    found = Accepted(len(samples))
+    for output in sums.signal:
+        found.sqnr_db[output], found.written_db[output], found.off_on_db[output] = sums.db(output)
+        found.off_on_max[output] = float(f"{sums.largest[output]:.4g}")
+    found.agreement = round(float(np.mean(sums.same)), 4) if sums.same else None
+    for output, on in found.sqnr_db.items():
+        lost = min(found.written_db[output], _FINE) - min(on, _FINE)
+        said = f"{on:.1f} dB from FP32 when optimized, {found.written_db[output]:.1f} dB as written"
+        if lost > GROSS and not selecting:
+            raise QuantizationError(
+                f"{name}: ONNX Runtime's optimized graph is not the one in the file: {output!r} is {said}", _WAY_OUT
+            )
+        if lost > NOTABLE:
+            found.warnings.append(f"output {output!r} is {said}")
+    return found
+
+
+def selects(model: ir.Model) -> bool:
+    """Whether outputs depend on a choice among values (TopK, NonMaxSuppression, ArgMax), where small differences become large."""
+    return any(node.op_type in _SELECTS for node in ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+class _Sums:
+    """Running sums over images, by output."""
+
+    def __init__(self, classes: bool) -> None:
+        self.classes = classes
+        self.signal: dict[str, float] = {}
+        self.noise: dict[str, np.ndarray] = {}
+        self.written: dict[str, float] = {}
+        self.largest: dict[str, float] = {}
+        self.same: list[float] = []
+
+    def add(self, output: str, expected: np.ndarray, got: np.ndarray, written: np.ndarray) -> None:
+        if expected.shape != got.shape or expected.shape != written.shape or not np.issubdtype(expected.dtype, np.floating):
+            return  # a number of boxes that depends on the values, or indices: no distance is defined
+        a, b, c = (value.astype(np.float64) for value in (expected, got, written))
+        noise = np.array([((a - b) ** 2).sum(), ((a - c) ** 2).sum(), ((c - b) ** 2).sum()])
+        self.signal[output] = self.signal.get(output, 0.0) + float((a**2).sum())
+        self.written[output] = self.written.get(output, 0.0) + float((c**2).sum())
+        self.noise[output] = self.noise.get(output, np.zeros(3)) + noise
+        self.largest[output] = max(self.largest.get(output, 0.0), float(np.abs(c - b).max(initial=0.0)))
+        if self.classes and a.ndim >= 2 and a.shape[1] > 1:
+            self.same.append(float((b.argmax(1) == c.argmax(1)).mean()))
+
+    def db(self, output: str) -> tuple[float, float, float]:
+        """Optimized against FP32, written against FP32, optimized against written."""
+        signals = (self.signal[output], self.signal[output], self.written[output])
+        one, two, three = (round(sqnr_db(signal, noise), 2) for signal, noise in zip(signals, self.noise[output], strict=True))
+        return one, two, three
+
+
+def _check(expected: Outputs, got: Outputs, session: Session, name: str, where: str) -> None:
+    varying = {dim for shape in session.input_shapes.values() for dim in shape if isinstance(dim, str)}
+    for output, value in expected.items():
+        if output not in got:
+            raise QuantizationError(f"{name}: has no output {output!r}, which FP32 has", "use another `int8.format`")
+        other = got[output]
+        declared = session.output_shapes[output]
+        same = value.ndim == other.ndim and all(
+            mine == theirs or (len(declared) == value.ndim and not isinstance(dim, int) and dim not in varying)
+            for mine, theirs, dim in zip(value.shape, other.shape, declared, strict=False)
+        )
+        if value.dtype != other.dtype or not same:
+            raise QuantizationError(
+                f"{name}: output {output!r} is {other.dtype} {list(other.shape)} on {where}, FP32's is {value.dtype} "
+                f"{list(value.shape)}",
+                "use another `int8.format`, or keep the last layers in float (`int8.keep_float` in params.yaml)",
+            )
+        if np.issubdtype(other.dtype, np.floating) and np.isfinite(value).all() and not np.isfinite(other).all():
+            bad = "NaN" if np.isnan(other).any() else "infinity"
+            raise QuantizationError(f"{name}: output {output!r} holds {bad} on {where}, FP32's does not", _WAY_OUT)

@@ -1,0 +1,205 @@
+"""What was decided for each FP32 node, held against what ONNX Runtime's optimized graph runs.
+
+ONNX Runtime keeps a node's name, or gives what it makes of it a name from which the node can be told: `Conv_3_token_17` for a
+QLinearConv made from Conv_3, `y_nchwc` for a Conv in blocked layout that writes y. Ours are `<tensor or node>.<what>`. What has no
+node of its own was fused into a neighbour's kernel, or computed while loading; that is looked for, and said where it is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from octavo.quantization.decisions import Decision, as_records
+from octavo.runtime.kernels import KINDS, RunNode
+
+__all__ = ["Executed", "executed"]
+
+_MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q)$")
+_WEIGHTED = {"Conv": "Conv", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
+# ONNX Runtime takes these into the kernel of the node that they read.
+_FUSES = frozenset(
+    {"Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"}
+)
+# The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
+_MOVES = frozenset(
+    {
+        *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Reshape", "Resize", "Slice"),
+        *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Executed:
+    """Decisions beside what runs.
+
+    Attributes:
+        nodes: the decisions as records; `runs` (a kind of `octavo.runtime.kernels.KINDS`) and `kernel` (its op type) where a kernel
+            was found, `fused_into` (that kernel's own node) where the node has none of its own.
+        counts: nodes of the optimized graph: kind to op type to number.
+        layers: layers (Conv, Gemm, MatMul) that were decided to compute in int8.
+        integer: how many of them really became integer kernels.
+        unexpected: decided int8 and run in float, or the other way round: `node`, `op_type`, `decided`, `runs`, `kernel`.
+        unresolved: names of layers of which no kernel was found.
+    """
+
+    nodes: list[dict[str, Any]]
+    counts: dict[str, dict[str, int]]
+    layers: int
+    integer: int
+    unexpected: list[dict[str, str]]
+    unresolved: list[str]
+
+    def record(self) -> dict[str, Any]:
+        """For a manifest, all but the nodes."""
+        return {
+            "kernels": self.counts,
+            "int8_layers": self.layers,
+            "int8_layers_integer": self.integer,
+            "unexpected": self.unexpected,
+            "unresolved": self.unresolved,
+        }
+
+
+def executed(model: ir.Model, decisions: Sequence[Decision], run: Iterable[RunNode]) -> Executed:
+    """Find each node of the FP32 graph in the optimized graph of its quantized form.
+
+    Args:
+        model: FP32, each node with a name of its own.
+        decisions: for its nodes, by name; for others they are passed on as they are.
+        run: the optimized graph.
+    """
+    run = list(run)
+    places = _Places(model)
+    kernels: dict[str, list[RunNode]] = defaultdict(list)
+    counts: Counter[tuple[str, str]] = Counter()
+    for node in run:
+        origin = places.origin(node)
+        # Transposes that nobody wrote lead to channels-last kernels and back.
+        kind = "border" if origin is None and node.op_type == "Transpose" else node.kind
+        counts[kind, node.op_type] += 1
+        if origin is not None and kind != "border":
+            kernels[origin.name or ""].append(node)
+
+    found = [_Found(decision, *places.kernel(decision.node, kernels)) for decision in decisions]
+    layers = [each for each in found if each.decided == "int8" and each.decision.op_type in _WEIGHTED]
+    return Executed(
+        [record | each.record() for record, each in zip(as_records(decisions), found, strict=True)],
+        {
+            kind: {op: counts[kind, op] for op in sorted(op for k, op in counts if k == kind)}
+            for kind in KINDS
+            if _any(counts, kind)
+        },
+        len(layers),
+        sum(each.main is not None and each.main.kind == "int8" for each in layers),
+        [each.surprise() for each in found if each.unexpected],
+        [each.decision.node for each in found if each.decision.op_type in _WEIGHTED and not each.kernels and places.knows(each)],
+    )
+
+
+def _any(counts: Counter[tuple[str, str]], kind: str) -> bool:
+    return any(k == kind for k, _ in counts)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A decision and the kernels that do it: of the node itself, or (`into`) of the neighbour that it was fused into."""
+
+    decision: Decision
+    kernels: list[RunNode]
+    into: str = ""
+
+    @property
+    def decided(self) -> str:
+        return self.decision.arithmetic or self.decision.precision
+
+    @property
+    def main(self) -> RunNode | None:
+        family = re.compile(_WEIGHTED.get(self.decision.op_type, ""))
+        return next((kernel for kernel in self.kernels if family.search(kernel.op_type)), self.kernels[0] if self.kernels else None)
+
+    @property
+    def unexpected(self) -> bool:
+        """A fused node's kernel is its neighbour's business, but for layers: their weights decide it."""
+        if self.main is None or (self.into and self.decision.op_type not in _WEIGHTED):
+            return False
+        if self.decided == "int8":
+            return any(kernel.kind in ("float", "fp16") for kernel in self.kernels)
+        if self.decided == "float":
+            return self.decision.op_type not in _MOVES and all(kernel.kind == "int8" for kernel in self.kernels)
+        return False
+
+    def record(self) -> dict[str, str]:
+        if self.main is None:
+            return {}
+        return {"runs": self.main.kind, "kernel": self.main.op_type} | ({"fused_into": self.into} if self.into else {})
+
+    def surprise(self) -> dict[str, str]:
+        odd = next((kernel for kernel in self.kernels if kernel.kind != self.decided), self.main)
+        return {
+            "node": self.decision.node,
+            "op_type": self.decision.op_type,
+            "decided": self.decided,
+            "runs": odd.kind,
+            "kernel": odd.op_type,
+        }
+
+
+class _Places:
+    """Where the nodes of an FP32 graph went."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.nodes = {node.name or "": node for node in model.graph}
+        self.makers = {value.name or "": node for node in model.graph for value in node.outputs}
+
+    def knows(self, found: _Found) -> bool:
+        """Whether the decision's node is in this graph; those of a cut-off part are not."""
+        return found.decision.node in self.nodes
+
+    def origin(self, node: RunNode) -> ir.Node | None:
+        """The FP32 node that a node of the optimized graph was made from."""
+        names = [node.name]
+        while _MADE.search(names[-1]):
+            names.append(_MADE.sub("", names[-1]))
+        # Blocked layout names nodes after the tensor that they write, everything else after the node.
+        tables = (self.makers, self.nodes) if node.name.endswith("_nchwc") else (self.nodes, self.makers)
+        own = names[-1].split(".")
+        # Ours are longer than the name that they begin with.
+        names += [".".join(own[:length]) for length in range(len(own) - 1, 0, -1)]
+        for name in names:
+            for table in tables:
+                if name in table:
+                    return table[name]
+        return next((self.makers[output] for output in node.outputs if output in self.makers), None)
+
+    def kernel(self, name: str, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
+        """(kernels of a node, whose they are where the node has none)."""
+        if kernels.get(name):
+            return kernels[name], ""
+        node = self.nodes.get(name)
+        if node is None:
+            return [], ""
+        before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        readers = [use.node for use in node.outputs[0].uses()] if len(node.outputs) == 1 else []
+        if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, "Add"):
+            return self._behind(before, kernels)
+        family = _WEIGHTED.get(node.op_type)
+        while family and len(readers) == 1 and readers[0].op_type in _FUSES:
+            hosts = [kernel for kernel in kernels.get(readers[0].name or "", []) if re.search(family, kernel.op_type)]
+            if hosts:
+                return hosts, readers[0].name or ""
+            readers = [use.node for use in readers[0].outputs[0].uses()]
+        return [], ""
+
+    def _behind(self, node: ir.Node | None, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
+        while node is not None:
+            if kernels.get(node.name or ""):
+                return kernels[node.name or ""], node.name or ""
+            node = node.inputs[0].producer() if node.op_type in _FUSES and node.inputs[0] is not None else None
+        return [], ""

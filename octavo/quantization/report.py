@@ -1,0 +1,184 @@
+"""report.md beside a quantized model: its manifest as a page to read. Equal manifests give equal pages; no time stands in them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["markdown"]
+
+# Names listed in one cell; the manifest has all.
+SHOWN = 8
+# Reasons that differ between nodes by a name or a figure.
+_ALIKE = (
+    (re.compile(r"^its input comes from .*"), "its input comes from a float node"),
+    (re.compile(r"^repair\b.*"), "repair: given back to float, so that `int8.fidelity` holds"),
+    (re.compile(r"^(\S+) is a constant$"), "an input is a constant"),
+)
+
+
+def markdown(manifest: Mapping[str, Any]) -> str:
+    """The page of one variant.
+
+    Args:
+        manifest: as `write_manifest` gives it, with `made` as the stage `quantize_int8` fills it.
+    """
+    made = manifest["made"]
+    parts = [
+        f"# {manifest['name']}: {manifest['variant']}",
+        *_warnings(made["warnings"]),
+        _table(("what", "value"), _summary(manifest)),
+        *_tried(made["measured"]),
+        "## Nodes of the FP32 graph",
+        _table(("precision", "nodes", "by op type"), _precisions(made["nodes"])),
+        *_floats(made["nodes"]),
+        *_executed(made["executed"], manifest["host"]["id"]),
+        *_runs(made["accepted"]),
+        "## Made from",
+        _table(("what", "value"), _origin(manifest)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    made, settings = manifest["made"], manifest["made"]["settings"]
+    size = f"{manifest['bytes'] / 1e6:.3f} MB, {made['size_ratio']:.1%} of FP32's {made['from_bytes'] / 1e6:.3f} MB"
+    rows = [("size", size), ("corrected biases", f"{made['corrected_biases']} (`correction: {settings['correction']}`)")]
+    measured = made["measured"]
+    if measured:
+        rows += [
+            ("way chosen", str(measured.get("chosen", settings["method"]))),
+            ("SQNR at the heads, all in INT8", f"{measured['all_int8_db']} dB"),
+            ("SQNR at the heads, as written", f"{measured['db']} dB, {measured['fidelity_db']} dB wanted"),
+            ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),
+        ]
+    ran = made["executed"]
+    rows.append(("layers decided INT8", f"{ran['int8_layers']}, of which {ran['int8_layers_integer']} run as integer kernels"))
+    return rows
+
+
+def _warnings(warnings: Sequence[str]) -> list[str]:
+    return ["\n".join(f"- **Warning**: {_text(warning)}" for warning in warnings)] if warnings else []
+
+
+def _tried(measured: Mapping[str, Any]) -> list[str]:
+    tried = measured.get("tried_db", {})
+    if not tried:
+        return []
+    return ["## Ways tried", _table(("way", "SQNR dB, all in INT8"), [(name, f"{value}") for name, value in tried.items()])]
+
+
+def _precisions(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    counts = Counter((node["precision"], node["op_type"]) for node in nodes)
+    return [
+        (
+            precision,
+            str(sum(count for (kind, _), count in counts.items() if kind == precision)),
+            _listed(f"{count} {op}" for (kind, op), count in sorted(counts.items()) if kind == precision),
+        )
+        for precision in sorted({kind for kind, _ in counts})
+    ]
+
+
+def _floats(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for node in nodes:
+        if node["precision"] != "int8":
+            groups[_alike(node["reason"])].append(node)
+    if not groups:
+        return []
+    rows = []
+    for reason, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        ops = Counter(node["op_type"] for node in members)
+        names = [f"`{node['node']}`" for node in members]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        rows.append(
+            (
+                reason,
+                str(len(members)),
+                _listed(f"{count} {op}" for op, count in sorted(ops.items())),
+                _listed(names[:SHOWN]) + more,
+            )
+        )
+    return ["## Not in INT8, and why", _table(("reason", "nodes", "by op type", "which"), rows)]
+
+
+def _executed(ran: Mapping[str, Any], host: str) -> list[str]:
+    rows = [
+        (kind, str(sum(ops.values())), _listed(f"{count} {op}" for op, count in sorted(ops.items())))
+        for kind, ops in ran["kernels"].items()
+    ]
+    parts = [
+        "## What ONNX Runtime runs",
+        f"Its optimized graph (level `all`, on host {host}); `border` changes precision or layout and computes nothing, `other` is "
+        "arithmetic on shapes and indices.",
+        _table(("kind", "nodes", "by op type"), rows),
+    ]
+    if ran["unexpected"]:
+        keys = ("node", "op_type", "decided", "runs", "kernel")
+        parts += [
+            "### Unexpected",
+            _table(("node", "op type", "decided", "runs", "kernel"), [[each[key] for key in keys] for each in ran["unexpected"]]),
+        ]
+    if ran["unresolved"]:
+        parts.append(f"No kernel was found by name for: {_listed(f'`{name}`' for name in ran['unresolved'])}.")
+    return parts
+
+
+def _runs(accepted: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (
+            f"`{name}`",
+            accepted["sqnr_db"][name],
+            accepted["written_db"][name],
+            accepted["off_on_db"][name],
+            accepted["off_on_max"][name],
+        )
+        for name in accepted["sqnr_db"]
+    ]
+    heading = ("output", "to FP32, optimized, dB", "to FP32, as written, dB", "one to the other, dB", "largest difference")
+    parts = ["## Runs before it was accepted", f"On {accepted['images']} images, ONNX Runtime's optimizations on and off."]
+    parts += [_table(heading, rows)] if rows else []
+    if "agreement" in accepted:
+        parts.append(f"The class is the same with and without optimizations at {accepted['agreement']:.2%} of positions.")
+    return parts
+
+
+def _origin(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    made, host = manifest["made"], manifest["host"]
+    calibration = made["calibration"]
+    return [
+        ("this file", f"sha256 {manifest['sha256']}"),
+        ("FP32 model", f"sha256 {made['from_sha256']}"),
+        (
+            "calibration images",
+            f"{calibration['samples']} counted, {calibration['held_out']} held out, list {calibration['images']}",
+        ),
+        ("settings", _listed(f"{key} {_setting(value)}" for key, value in sorted(made["settings"].items()))),
+        ("versions", _listed(f"{name} {version}" for name, version in sorted(manifest["versions"].items()))),
+        ("host", f"{host['id']} ({host['cpu']}, {host['cores']} cores, VNNI: {'yes' if host['vnni'] else 'no'})"),
+        ("session entries", _listed(f"{key}={value}" for key, value in manifest["session"].items()) or "none"),
+    ]
+
+
+def _setting(value: Any) -> str:
+    return f"`{value}`" if not isinstance(value, bool) else f"`{str(value).lower()}`"
+
+
+def _alike(reason: str) -> str:
+    return next((group for pattern, group in _ALIKE if pattern.match(reason)), reason)
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
+
+
+def _text(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(_text(cell) for cell in line) + " |" for line in lines)

@@ -1,0 +1,93 @@
+"""A quantized file before it is accepted: what ONNX Runtime runs of what was decided, and runs on real images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.graph.custom_ops import CustomOps
+from octavo.graph.io import load
+from octavo.quantization.acceptance import accept, selects
+from octavo.quantization.decisions import Decision
+from octavo.quantization.executed import executed
+from octavo.runtime.kernels import optimized_nodes
+
+__all__ = ["verified"]
+
+# Names in one warning; the manifest has all.
+_SHOWN = 5
+
+
+def verified(
+    quantized: Path,
+    reference: Path,
+    decisions: Sequence[Decision],
+    samples: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    *,
+    name: str,
+    custom: CustomOps,
+    sizes: tuple[int, int],
+    classes: bool = False,
+) -> dict[str, Any]:
+    """Load and run a file as a service would.
+
+    Args:
+        quantized: the file just written.
+        reference: FP32's.
+        decisions: for every node of FP32.
+        samples: (what the image is, feeds).
+        name: what errors call the file: where it will lie.
+        custom: the operators that ONNX Runtime lacks.
+        sizes: bytes of FP32 and of the file.
+        classes: whether axis 1 of the outputs holds class scores.
+
+    Returns:
+        For the manifest: `nodes`, `executed` (`Executed.record`), `accepted` (`Accepted.record`), `from_bytes`, `size_ratio` and
+        `warnings`, which a user should see.
+
+    Raises:
+        QuantizationError: the file is not to be accepted; see `octavo.quantization.acceptance.accept`.
+    """
+    original = load(reference)
+    part = custom.part(original)
+    compared = custom.compared(original) if custom.bodies else []
+    with custom.files({"fp32": reference, "quantized": quantized}, outputs=compared) as runs:
+        accepted = accept(
+            runs["fp32"],
+            runs["quantized"],
+            samples,
+            name=name,
+            compared=compared,
+            classes=classes,
+            selecting=selects(part),
+        )
+    with custom.files({"quantized": quantized}) as runs:
+        # What stands in for an operator here is not what a service runs: nothing is said of nodes that are cut off.
+        ran = executed(part, decisions, optimized_nodes(runs["quantized"]))
+    warnings = list(accepted.warnings)
+    if sizes[1] > sizes[0]:
+        warnings.append(f"the file is larger than FP32: {sizes[1]:,} bytes against {sizes[0]:,}")
+    if ran.unexpected:
+        listed = [
+            f"{each['node']} ({each['op_type']}) was decided {each['decided']} and runs as {each['runs']}"
+            for each in ran.unexpected
+        ]
+        warnings.append(_few(listed))
+    if ran.unresolved:
+        warnings.append(f"no kernel was found by name for {_few(ran.unresolved)}")
+    return {
+        "nodes": ran.nodes,
+        "executed": ran.record(),
+        "accepted": accepted.record(),
+        "from_bytes": sizes[0],
+        "size_ratio": round(sizes[1] / sizes[0], 4),
+        "warnings": warnings,
+    }
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return "; ".join(names[:_SHOWN]) + more

@@ -1,0 +1,284 @@
+"""A quantized file is run before it is accepted; its page; and gates on size and speed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import pytest
+from conftest import small_network
+
+from octavo.errors import QuantizationError
+from octavo.evidence import cost
+from octavo.evidence.bootstrap import Interval
+from octavo.evidence.cost import cost_gates, speed_ratio
+from octavo.evidence.gates import judge_interval
+from octavo.evidence.report import markdown as metrics_page
+from octavo.evidence.report import shortfalls
+from octavo.params.grammar import Gates
+from octavo.quantization.acceptance import accept, selects
+from octavo.quantization.report import markdown
+from octavo.runtime import timing
+from octavo.runtime.session import Session
+
+GENERATOR = np.random.default_rng(2)
+SAMPLES = [(f"{place}.png", {"image": GENERATOR.standard_normal((1, 3, 32, 32)).astype(np.float32)}) for place in range(3)]
+FP32 = small_network().SerializeToString()
+
+
+def graph(nodes: list[onnx.NodeProto], output: onnx.ValueInfoProto, **tensors: np.ndarray) -> bytes:
+    image = oh.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["batch", 3, 32, 32])
+    stored = [onh.from_array(np.asarray(value), name) for name, value in tensors.items()]
+    proto = oh.make_model(
+        oh.make_graph(nodes, "g", [image], [output], stored), opset_imports=[oh.make_opsetid("", 18)], ir_version=8
+    )
+    return proto.SerializeToString()
+
+
+def logits(shape: list, kind: int = onnx.TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return oh.make_tensor_value_info("logits", kind, shape)
+
+
+def sums(shape: list[int], kind: int = onnx.TensorProto.FLOAT) -> bytes:
+    """A file that writes something else than FP32 does under its name."""
+    nodes = [
+        oh.make_node("ReduceMean", ["image"], ["mean"], "mean", keepdims=0),
+        oh.make_node("Expand", ["mean", "shape"], ["wide"], "wide"),
+        oh.make_node("Cast", ["wide"], ["logits"], "cast", to=kind),
+    ]
+    return graph(nodes, logits(shape, kind), shape=np.array(shape, np.int64))
+
+
+class TestAccept:
+    def test_the_same_file_is_as_close_as_can_be(self):
+        record = accept(FP32, FP32, SAMPLES, name="same", classes=True).record()
+        assert record["images"] == 3
+        assert record["sqnr_db"]["logits"] > 100
+        assert record["off_on_max"]["logits"] < 1e-4
+        assert record["agreement"] == 1.0
+        assert record["warnings"] == []
+        json.dumps(record, allow_nan=False)
+        assert "agreement" not in accept(FP32, FP32, SAMPLES, name="same").record()
+
+    @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
+    def test_an_output_that_is_not_finite(self, value, word):
+        broken = small_network(weights={"head.bias": np.array([value, 0, 0, 0], np.float32)}).SerializeToString()
+        with pytest.raises(
+            QuantizationError, match=rf"int8/model.onnx: output 'logits' holds {word} on 0.png, FP32's does not\n.*int8.keep_float"
+        ):
+            accept(FP32, broken, SAMPLES, name="int8/model.onnx")
+
+    @pytest.mark.parametrize(
+        ("other", "says"),
+        [
+            (sums([1, 5]), r"output 'logits' is float32 \[1, 5\] on 0.png, FP32's is float32 \[1, 4\]"),
+            (sums([2, 4]), r"float32 \[2, 4\] on 0.png"),
+            (sums([4]), r"float32 \[4\] on"),
+            (sums([1, 4], onnx.TensorProto.FLOAT16), r"output 'logits' is float16"),
+        ],
+        ids=["classes", "batch", "rank", "dtype"],
+    )
+    def test_another_shape_or_dtype(self, other, says):
+        with pytest.raises(QuantizationError, match=says):
+            accept(FP32, other, SAMPLES, name="file")
+
+    def test_a_missing_output_and_no_image(self):
+        renamed = onnx.load_from_string(FP32)
+        renamed.graph.node[-1].output[0] = renamed.graph.output[0].name = "scores"
+        with pytest.raises(QuantizationError, match="has no output 'logits'"):
+            accept(FP32, renamed.SerializeToString(), SAMPLES, name="file")
+        with pytest.raises(QuantizationError, match="no image to run it on"):
+            accept(FP32, FP32, [], name="file")
+
+    def test_a_number_of_boxes_may_differ(self):
+        def above(threshold: float) -> bytes:
+            nodes = [
+                oh.make_node("Greater", ["image", "threshold"], ["big"], "big"),
+                oh.make_node("NonZero", ["big"], ["where"], "where"),
+                oh.make_node("Cast", ["where"], ["logits"], "cast", to=onnx.TensorProto.FLOAT),
+            ]
+            return graph(nodes, logits([4, "found"]), threshold=np.float32(threshold))
+
+        found = accept(above(0.5), above(0.6), SAMPLES, name="file")
+        assert found.sqnr_db == {}, "no distance is defined"
+
+    def test_selecting_graphs_are_told(self):
+        import onnx_ir as ir
+
+        assert not selects(ir.from_proto(onnx.load_from_string(FP32)))
+        nodes = [oh.make_node("TopK", ["image", "k"], ["logits", "place"], "top")]
+        assert selects(ir.from_proto(onnx.load_from_string(graph(nodes, logits([1, 3, 32, 2]), k=np.array([2], np.int64)))))
+
+
+MANIFEST = {
+    "name": "m",
+    "variant": "int8",
+    "bytes": 900,
+    "sha256": "a" * 64,
+    "host": {"id": "abc", "cpu": "a cpu", "cores": 2, "vnni": True},
+    "session": {},
+    "versions": {"onnx": "1", "octavo": "0"},
+    "made": {
+        "from_sha256": "b" * 64,
+        "from_bytes": 1000,
+        "size_ratio": 0.9,
+        "settings": {"method": "auto", "correction": "bias", "per_channel": True},
+        "calibration": {"images": "c" * 64, "samples": 6, "held_out": 2},
+        "corrected_biases": 3,
+        "measured": {
+            "chosen": "mse",
+            "tried_db": {"mse": 20.1, "percentile": 19.0},
+            "all_int8_db": 20.1,
+            "db": 24.5,
+            "fidelity_db": 24.0,
+            "held_out_images": 2,
+        },
+        "nodes": [
+            {"node": "a|b", "op_type": "Conv", "precision": "int8", "reason": "integer kernel"},
+            {"node": "c", "op_type": "Conv", "precision": "float", "reason": "repair: 5% of the noise"},
+            {"node": "d", "op_type": "Clip", "precision": "float", "reason": "repair: 7% of the noise"},
+            {"node": "e|f", "op_type": "Add", "precision": "float", "reason": "its input comes from c (linear), which is float"},
+        ],
+        "executed": {
+            "kernels": {"int8": {"QLinearConv": 1}, "float": {"Conv": 2}},
+            "int8_layers": 1,
+            "int8_layers_integer": 1,
+            "unexpected": [{"node": "e|f", "op_type": "Add", "decided": "float", "runs": "int8", "kernel": "QLinearAdd"}],
+            "unresolved": ["g"],
+        },
+        "accepted": {
+            "images": 4,
+            "sqnr_db": {"y": 25.0},
+            "written_db": {"y": 25.1},
+            "off_on_db": {"y": 40.0},
+            "off_on_max": {"y": 0.5},
+            "agreement": 0.99,
+            "warnings": [],
+        },
+        "warnings": ["the file is odd"],
+    },
+}
+
+
+class TestPage:
+    def test_it_says_what_the_manifest_says(self):
+        page = markdown(MANIFEST)
+        assert "- **Warning**: the file is odd" in page
+        assert "| size | 0.001 MB, 90.0% of FP32's 0.001 MB |" in page
+        assert "| mse | 20.1 |" in page
+        assert "| SQNR at the heads, as written | 24.5 dB, 24.0 dB wanted |" in page
+        assert "| repair: given back to float, so that `int8.fidelity` holds | 2 | 1 Clip, 1 Conv | `c`, `d` |" in page
+        assert "| its input comes from a float node | 1 | 1 Add | `e\\|f` |" in page
+        assert "| e\\|f | Add | float | int8 | QLinearAdd |" in page
+        assert "No kernel was found by name for: `g`." in page
+        assert "| `y` | 25.0 | 25.1 | 40.0 | 0.5 |" in page
+        assert "99.00% of positions" in page
+        assert "b" * 64 in page
+        assert "c" * 64 in page
+
+    def test_tables_are_whole_and_no_time_stands_in_it(self):
+        page = markdown(json.loads(json.dumps(MANIFEST)))
+        assert page == markdown(MANIFEST)
+        for block in page.split("\n\n"):
+            if block.startswith("| "):
+                assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+        assert str(time.gmtime().tm_year) not in page
+
+    def test_without_measurements_the_tables_are_left_out(self):
+        page = markdown(
+            MANIFEST | {"made": MANIFEST["made"] | {"measured": {}, "warnings": [], "nodes": MANIFEST["made"]["nodes"][:1]}}
+        )
+        assert "Ways tried" not in page
+        assert "Warning" not in page
+        assert "Not in INT8" not in page
+
+
+class Clock:
+    """A clock that calls move on, in nanoseconds."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def perf_counter_ns(self) -> int:
+        return self.now
+
+    def taking(self, times_ms: list[float]):
+        place = iter(range(10**6))
+
+        def call() -> None:
+            self.now += int(times_ms[next(place) % len(times_ms)] * 1e6)
+
+        return call
+
+
+class TestCost:
+    @pytest.fixture
+    def clock(self, monkeypatch) -> Clock:
+        clock = Clock()
+        monkeypatch.setattr(timing, "time", clock)
+        return clock
+
+    def test_the_ratio_and_its_interval(self, clock):
+        assert speed_ratio(clock.taking([20]), clock.taking([10])) == Interval(2.0, 2.0, 2.0)
+        begun = clock.now
+        noisy = speed_ratio(clock.taking([10, 11, 12, 10, 9.5]), clock.taking([10.5]), seconds=2.0)
+        assert noisy.low < 1 < noisy.high
+        assert 1.5 < (clock.now - begun) / 1e9 < 3, "about two seconds"
+        begun = clock.now
+        speed_ratio(clock.taking([1000]), clock.taking([500]))
+        assert (clock.now - begun) / 1500e6 == cost.ROUNDS[0] + cost.WARMUP + 3, "slow graphs get the fewest rounds"
+
+    def test_slower_for_sure_fails_and_slower_perhaps_is_inconclusive(self, clock):
+        slower = speed_ratio(clock.taking([10, 10.2, 9.9]), clock.taking([12]))
+        assert judge_interval(slower, 1.0) == "fail"
+        unsure = speed_ratio(clock.taking([8, 12]), clock.taking([10.2]))
+        assert judge_interval(unsure, 1.0) in ("pass", "inconclusive")
+        assert unsure.low < 1 < unsure.high
+
+    def test_gates_speak_where_they_are_asked(self, monkeypatch):
+        sessions = {name: Session(FP32) for name in ("fp32", "fp16", "int8", "int8_dynamic")}
+        sizes = {"fp32": 100, "fp16": 60, "int8": 120, "int8_dynamic": 130}
+        feeds = SAMPLES[0][1]
+        monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: pytest.fail("nobody asked"))
+        assert cost_gates(Gates(), sizes, sessions, feeds) == (
+            {},
+            ["int8 is larger than FP32: 120 bytes against 100", "int8_dynamic is larger than FP32: 130 bytes against 100"],
+        )
+        monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: (reference(), other(), Interval(0.8, 0.7, 0.9))[2])
+        record, notes = cost_gates(Gates(allow_larger=False, allow_slower=False), sizes, sessions, feeds)
+        assert record == {"fp16.gate.size": "pass", "int8.gate.size": "fail", "int8.gate.speed": "fail"}
+        assert "int8 runs at 0.80x [0.70, 0.90] of FP32's speed on this machine" in notes
+
+    def test_the_report_names_what_falls_short(self):
+        record = {
+            "host.id": "abc",
+            "host.cpu": "cpu",
+            "host.cores": 2,
+            "host.vnni": True,
+            "host.session": "defaults",
+            "fp32.size_mb": 1.0,
+            "fp32.cpu.t1.b1.median_ms": 10.0,
+            "fp32.cpu.t1.b1.median_high_ms": 10.2,
+            "int8.size_mb": 1.2,
+            "int8.size_ratio": 1.2,
+            "int8.cpu.t1.b1.median_ms": 12.0,
+            "int8.cpu.t1.b1.speedup": 0.83,
+            "int8.cpu.t1.b1.median_low_ms": 11.0,
+            "int8_dynamic.size_ratio": 0.5,
+            "int8_dynamic.cpu.t1.b1.speedup": 0.99,
+            "int8_dynamic.cpu.t1.b1.median_low_ms": 10.0,
+            "fp16.cpu.t1.b1.speedup": 0.8,
+            "fp16.cpu.t1.b1.median_low_ms": 12.0,
+        }
+        wanted = [
+            "int8 is larger than FP32: 120% of its bytes",
+            "int8 is slower than FP32 at cpu.t1.b1: 0.83x",
+            "int8_dynamic is slower than FP32 at cpu.t1.b1: 0.99x, which is within noise",
+        ]
+        assert shortfalls(record) == wanted
+        assert metrics_page("m", {"images": 1, "labelled": 1}, record).endswith("\n".join(f"- {line}" for line in wanted) + "\n")

@@ -1,0 +1,278 @@
+"""Decisions held against ONNX Runtime's own optimized graph: what runs as decided, what does not, whatever nodes are called."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from conftest import small_network
+from graphs import network, optimized, run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from octavo.calibration.collector import collect
+from octavo.errors import CalibrationError, QuantizationError
+from octavo.params.grammar import Int8
+from octavo.quantization.acceptance import accept
+from octavo.quantization.decisions import Decision
+from octavo.quantization.executed import Executed, executed
+from octavo.quantization.int8 import quantize_dynamic, quantize_static
+from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.writer import _Writer
+from octavo.runtime.kernels import KINDS, optimized_nodes
+
+GENERATOR = np.random.default_rng(5)
+SHAPES = (("w0", 3, 3), ("w1", 8, 1), ("w2", 8, 1))
+IMAGES = [GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32) for _ in range(6)]
+WEIGHTS = {name: GENERATOR.standard_normal((8, width, side, side)).astype(np.float32) / 4 for name, width, side in SHAPES}
+# Channel 0 is always zero, so that the weight on it does nothing, but for the one scale that it would give all others.
+WEIGHTS["w0"][0] = 0
+WEIGHTS["w1"][0, 0] = 100
+
+
+def as_bytes(model: ir.Model) -> bytes:
+    return ir.to_proto(model).SerializeToString()
+
+
+def quantized(model: ir.Model, **recipe: object) -> Int8Result:
+    statistics = collect(model, lambda: ((str(place), {"x": image}) for place, image in enumerate(IMAGES)))
+    return quantize_static(model, statistics, Int8(method="minmax", **recipe))
+
+
+def explained(model: ir.Model, result: Int8Result) -> Executed:
+    return executed(model, result.decisions, optimized_nodes(as_bytes(result.model)))
+
+
+def three_convs(names: tuple[str, ...] = ("stem", "stem.relu", "middle", "middle.relu", "last")) -> ir.Model:
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], names[0], pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["b"], names[1]),
+        oh.make_node("Conv", ["b", "w1"], ["c"], names[2]),
+        oh.make_node("Relu", ["c"], ["d"], names[3]),
+        oh.make_node("Conv", ["d", "w2"], ["y"], names[4]),
+    ]
+    return network(nodes, WEIGHTS, ["y"])
+
+
+def samples() -> list[tuple[str, dict[str, np.ndarray]]]:
+    return [(str(place), {"x": image}) for place, image in enumerate(IMAGES[:3])]
+
+
+NAMES = {
+    "plain": ("stem", "stem.relu", "middle", "middle.relu", "last"),
+    "numbers": ("1", "2", "3", "4", "5"),
+    # Of other nodes' tensors, and like what ONNX Runtime and the writer make of names.
+    "of other tensors": ("b", "c", "d", "y", "a"),
+    "with dots": ("n", "n.n", "n.n.n", "n.n.n.n", "n.n.n.n.n"),
+    "with ONNX Runtime's ends": ("n_token_1", "n_token_2", "n_nchwc", "n", "n_token_1_nchwc"),
+}
+
+
+@pytest.mark.parametrize("format_", ["qdq", "qoperator"])
+@pytest.mark.parametrize("kind", NAMES)
+def test_every_layer_is_found_whatever_it_is_called(kind, format_):
+    names = NAMES[kind]
+    model = three_convs(names)
+    found = explained(model, quantized(model, format=format_))
+    assert (found.layers, found.integer, found.unexpected, found.unresolved) == (3, 3, [], [])
+    records = {record["node"]: record for record in found.nodes}
+    assert {records[name]["kernel"] for name in names} == {"QLinearConv"}
+    assert records[names[1]]["fused_into"] == names[0]
+    kept = explained(model, quantized(model, format=format_, keep_float=(names[2],)))
+    assert (kept.layers, kept.integer, kept.unexpected, kept.unresolved) == (2, 2, [], [])
+    assert {record["node"]: record for record in kept.nodes}[names[2]]["runs"] == "float"
+
+
+def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypatch):
+    """ONNX Runtime's WeightBiasQuantization, with the writer's guard against it taken away."""
+    model = three_convs()
+    good = quantized(model, keep_float=("middle",))
+    assert accept(as_bytes(model), as_bytes(good.model), samples(), name="good").warnings == []
+    monkeypatch.setattr(_Writer, "_protect", lambda self, last: None)
+    bad = quantized(model, keep_float=("middle",))
+    found = explained(model, bad)
+    assert found.unexpected == [{"node": "middle", "op_type": "Conv", "decided": "float", "runs": "int8", "kernel": "QLinearConv"}]
+    with pytest.raises(
+        QuantizationError, match=r"bad.onnx: ONNX Runtime's optimized graph is not the one in the file: 'y' is .* dB"
+    ):
+        accept(as_bytes(model), as_bytes(bad.model), samples(), name="bad.onnx")
+    tolerated = accept(as_bytes(model), as_bytes(bad.model), samples(), name="bad.onnx", selecting=True)
+    assert tolerated.warnings
+    assert tolerated.written_db["y"] - tolerated.sqnr_db["y"] > 6
+
+
+def test_int8_decisions_that_run_in_float_are_named():
+    """FP32 itself, said to be INT8: each layer is unexpected, also where its kernel has another node's name."""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+    decisions = [Decision(node.name, node.op_type, "int8", "so they say") for node in model.graph]
+    found = executed(model, decisions, optimized_nodes(as_bytes(model)))
+    assert found.layers == 4
+    assert found.integer == 0
+    assert {each["node"] for each in found.unexpected} >= {"stem", "depth", "point", "head"}
+    assert {each["runs"] for each in found.unexpected} == {"float"}
+    stem = next(record for record in found.nodes if record["node"] == "stem")
+    assert (stem["fused_into"], stem["runs"]) == ("stem.relu", "float")
+
+
+def test_a_product_of_two_integer_tensors_is_named():
+    """MatMul without constant weights was decided float; behind two DequantizeLinear ONNX Runtime multiplies the codes."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Transpose", ["a"], ["t"], "turn", perm=[0, 1, 3, 2]),
+        oh.make_node("MatMul", ["a", "t"], ["m"], "attention"),
+        oh.make_node("Softmax", ["m"], ["p"], "p"),
+        oh.make_node("Conv", ["p", "w1"], ["y"], "last"),
+    ]
+    model = network(nodes, WEIGHTS, ["y"])
+    found = explained(model, quantized(model))
+    assert [(each["node"], each["kernel"]) for each in found.unexpected] == [("attention", "MatMulIntegerToFloat")]
+
+
+def test_weights_stored_as_int8_are_expected_to_compute_in_float():
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+    result = quantize_dynamic(model, Int8())
+    found = explained(model, result)
+    assert (found.unexpected, found.unresolved) == ([], [])
+    assert (found.layers, found.integer) == (1, 1), "only the Gemm computes in integers"
+    records = {record["node"]: record for record in found.nodes}
+    assert records["stem"]["precision"] == "int8"
+    assert records["stem"]["arithmetic"] == records["stem"]["runs"] == "float"
+    assert records["head"]["runs"] == "int8"
+    assert "arithmetic" not in records["head"]
+
+
+def test_16_bit_and_borders_are_told_apart(tmp_path):
+    q16 = {"s": np.float32(0.001), "z": np.uint16(32768)}
+    nodes = [
+        oh.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+        oh.make_node("Reshape", ["q", "shape"], ["r"], "r"),
+        oh.make_node("DequantizeLinear", ["r", "s", "z"], ["f"], "f"),
+        oh.make_node("Cast", ["f"], ["h"], "h", to=onnx.TensorProto.FLOAT16),
+        oh.make_node("Reshape", ["h", "flat"], ["g"], "g"),
+        oh.make_node("Cast", ["g"], ["y"], "c", to=onnx.TensorProto.FLOAT),
+        oh.make_node("Shape", ["x"], ["n"], "n"),
+    ]
+    tensors = {**q16, "shape": np.array([3, 256], np.int64), "flat": np.array([-1], np.int64)}
+    graph = network(nodes, tensors, ["y"], opset=21)
+    kinds = {node.name: node.kind for node in optimized_nodes(as_bytes(graph))}
+    assert {kinds["q"], kinds["f"]} == {"border"}
+    assert kinds["r"] == "16-bit"
+    assert kinds["g"] == "fp16"
+
+
+BLOCKS = {
+    "conv": lambda source, target: [oh.make_node("Conv", [source, "square"], [target], f"{target}/conv")],
+    "relu": lambda source, target: [oh.make_node("Relu", [source], [target], f"{target}/relu")],
+    "add": lambda source, target: [
+        oh.make_node("Conv", [source, "square"], [f"{target}.side"], f"{target}/side"),
+        oh.make_node("Add", [source, f"{target}.side"], [target], f"{target}/add"),
+    ],
+    "silu": lambda source, target: [
+        oh.make_node("Sigmoid", [source], [f"{target}.s"], f"{target}/sigmoid"),
+        oh.make_node("Mul", [source, f"{target}.s"], [target], f"{target}/mul"),
+    ],
+    "pool": lambda source, target: [
+        oh.make_node("MaxPool", [source], [target], f"{target}/pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    ],
+    "leaky": lambda source, target: [oh.make_node("LeakyRelu", [source], [target], f"{target}/leaky", alpha=0.1)],
+    "softmax": lambda source, target: [oh.make_node("Softmax", [source], [target], f"{target}/softmax", axis=1)],
+}
+
+
+MIDDLES = {
+    "Softmax": lambda: oh.make_node("Softmax", ["a"], ["m"], "middle", axis=1),
+    "Sigmoid": lambda: oh.make_node("Sigmoid", ["a"], ["m"], "middle"),
+    "LeakyRelu": lambda: oh.make_node("LeakyRelu", ["a"], ["m"], "middle", alpha=0.1),
+    "AveragePool": lambda: oh.make_node("AveragePool", ["a"], ["m"], "middle", kernel_shape=[2, 2]),
+    "GlobalAveragePool": lambda: oh.make_node("GlobalAveragePool", ["a"], ["m"], "middle"),
+    "Add": lambda: oh.make_node("Add", ["a", "b"], ["m"], "middle"),
+    "Mul": lambda: oh.make_node("Mul", ["a", "b"], ["m"], "middle"),
+    "Concat": lambda: oh.make_node("Concat", ["a", "b"], ["m"], "middle", axis=2),
+    "Where": lambda: oh.make_node("Where", ["which", "a", "b"], ["m"], "middle"),
+    "MaxPool": lambda: oh.make_node("MaxPool", ["a"], ["m"], "middle", kernel_shape=[2, 2]),
+    "Reshape": lambda: oh.make_node("Reshape", ["a", "shape"], ["m"], "middle"),
+}
+
+
+@pytest.mark.parametrize("kind", MIDDLES)
+def test_a_float_node_of_any_kind_between_integer_layers_is_float(kind):
+    """What reads a Conv with a scale for each channel would not even load as an integer kernel."""
+    nodes = [oh.make_node("Conv", ["x", "w0"], [name], f"conv.{name}", pads=[1, 1, 1, 1]) for name in ("a", "b")]
+    nodes += [MIDDLES[kind](), oh.make_node("Conv", ["m", "w2"], ["y"], "last")]
+    tensors = WEIGHTS | {"which": np.array([True, False] * 8), "shape": np.array([1, 8, 8, 32], np.int64)}
+    model = network(nodes, tensors, ["y"])
+    result = quantized(model, keep_float=("middle",))
+    found = explained(model, result)
+    assert found.unexpected == []
+    assert {record["node"]: record for record in found.nodes}["middle"]["runs"] == "float"
+    assert accept(as_bytes(model), as_bytes(result.model), samples(), name="made").warnings == []
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_product_of_two_heads_runs(turned):
+    nodes = [oh.make_node("Conv", ["x", "w0"], [name], f"conv.{name}", pads=[1, 1, 1, 1]) for name in ("a", "b")]
+    nodes.append(oh.make_node("Transpose", ["b"], ["t"], "turn", perm=[0, 1, 3, 2]))
+    nodes.append(oh.make_node("MatMul", ["a", "t" if turned else "b"], ["y"], "product"))
+    model = network(nodes, WEIGHTS, ["y"])
+    assert accept(as_bytes(model), as_bytes(quantized(model).model), samples(), name="made").sqnr_db["y"] > 30
+
+
+@given(st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=6), st.data())
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_no_layer_goes_missing_and_nothing_is_counted_twice(blocks, data):
+    """Whatever the chain and whatever stays float: each layer has one kernel, of the precision that was decided."""
+    nodes = [oh.make_node("Conv", ["x", "w0"], ["t0"], "t0/conv", pads=[1, 1, 1, 1])]
+    for place, block in enumerate(blocks):
+        nodes += BLOCKS[block](f"t{place}", f"t{place + 1}")
+    nodes.append(oh.make_node("Conv", [f"t{len(blocks)}", "square"], ["y"], "end/conv"))
+    square = GENERATOR.standard_normal((8, 8, 1, 1)).astype(np.float32) / 3
+    model = network(nodes, {"w0": WEIGHTS["w0"], "square": square}, ["y"])
+    layers = [node.name for node in nodes if node.op_type == "Conv"]
+    kept = tuple(data.draw(st.lists(st.sampled_from(layers), unique=True, max_size=len(layers) - 1)))
+    result = quantized(model, keep_float=kept)
+    ran = optimized_nodes(as_bytes(result.model))
+    found = executed(model, result.decisions, ran)
+    assert sum(sum(ops.values()) for ops in found.counts.values()) == len(ran)
+    assert set(found.counts) <= set(KINDS)
+    assert found.unresolved == []
+    assert found.unexpected == []
+    assert found.integer == found.layers == len(layers) - len(kept)
+    kernels = Counter("int8" if node.kind == "int8" else "float" for node in ran if re.search("Conv$", node.op_type))
+    assert (kernels["int8"], kernels["float"]) == (found.layers, len(kept))
+
+
+def test_statistics_of_another_model_are_refused():
+    other = collect(three_convs(), lambda: [("one", {"x": IMAGES[0]})])
+    nodes = [oh.make_node("Conv", ["x", "w0"], ["first"], "first"), oh.make_node("Conv", ["first", "w1"], ["y"], "second")]
+    with pytest.raises(CalibrationError, match=r"made from another model: this graph has no tensor 'a' \(\d of \d such tensors\)"):
+        quantize_static(network(nodes, WEIGHTS, ["y"]), other, Int8())
+
+
+def test_a_quantized_model_is_refused_by_both_quantizers():
+    model = three_convs()
+    once = quantized(model)
+    statistics = collect(model, lambda: [("one", {"x": IMAGES[0]})])
+    for attempt in (lambda: quantize_static(once.model, statistics, Int8()), lambda: quantize_dynamic(once.model, Int8())):
+        with pytest.raises(QuantizationError, match=r"quantized already: QuantizeLinear 'x\.Q', .* and \d+ more\n.*source.file"):
+            attempt()
+
+
+def test_what_was_folded_away_has_the_precision_of_what_it_went_into(tmp_path):
+    tensors = WEIGHTS | {name: np.linspace(0.5, 2, 8, dtype=np.float32) for name in ("scale", "bias", "mean", "var")}
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("BatchNormalization", ["a", "scale", "bias", "mean", "var"], ["n"], "norm"),
+        oh.make_node("Conv", ["n", "w1"], ["y"], "last"),
+    ]
+    model = network(nodes, tensors, ["y"])
+    for kept, precision in (((), "int8"), (("stem",), "float")):
+        result = quantized(model, keep_float=kept)
+        made = {decision.node: decision for decision in result.decisions}
+        assert made["norm"].precision == precision
+        assert "BatchNormalization" not in [node.op_type for node in optimized(result.model, tmp_path).graph.node]
+        assert np.isfinite(run(result.model, {"x": IMAGES[0]})["y"]).all()
