@@ -133,7 +133,7 @@ def test_moves_only_lower_the_noise_and_end_at_the_bound():
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
     plan = draft.plan()
     judge = Judge(model, ["y"], HELD_OUT)
-    trade = Trade(model, draft.units, {}, unit_noise(draft.model, plan, judge, HELD_OUT), latency_of(draft.units))
+    trade = Trade(draft, unit_noise(draft.model, plan, judge, HELD_OUT), latency_of(draft.units))
     start = sum(trade.left(set(plan.int8)).values())
     moves = give_back(trade, start / 10)
     given, before = {}, start

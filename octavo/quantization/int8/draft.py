@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,12 @@ from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_shift
 from octavo.quantization.int8.equalization import equalize
-from octavo.quantization.int8.placement import place
+from octavo.quantization.int8.layouts import LAYOUTS
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.scales import quantized_tensors, scales_of
+from octavo.quantization.int8.scales import scales_of
+from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import Unit, units_of
 from octavo.quantization.int8.weights import Codes, codes_of
-from octavo.quantization.int8.writer import write_qdq
 
 __all__ = ["Draft", "Plan", "prepared"]
 
@@ -83,7 +83,8 @@ class Draft:
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
         self.units = units_of(self.model)
         self.statistics = statistics
-        self.bits = 7 if recipe.target == "cpu-no-vnni" else 8
+        self.target = target_of(recipe.target)
+        self.layout = LAYOUTS[self.target.layout]
         changed: list[str] = []
         if equalized:
             changed = equalize(self.model, self.units, set(self._int8({})), statistics)
@@ -96,15 +97,15 @@ class Draft:
         Args:
             given: nodes given back to float: name to reason.
         """
-        reasons = place(self.units, self.kept, given)
+        reasons = self.placed(given)
         int8 = [unit for unit, reason in reasons.items() if not reason]
-        tensors = quantized_tensors(int8)
+        tensors = self.quantized(int8)
         scales = scales_of(int8, tensors, self.statistics, self.recipe, {})
         codes, corrected = {}, 0
         for unit in int8:
             if unit.kind != "linear":
                 continue
-            code = codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.bits)
+            code = codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits)
             shift = self._shift(unit, code) if self.recipe.correction == "bias" else None
             if shift is not None:
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
@@ -120,13 +121,21 @@ class Draft:
                 values = {value.name: value for node in self.model.graph for value in node.outputs}
                 self.model.graph.outputs.clear()
                 self.model.graph.outputs.extend(values[name] for name in heads)
-            return write_qdq(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
+            return self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
         finally:
             self.model.graph.outputs.clear()
             self.model.graph.outputs.extend(outputs)
 
+    def placed(self, given: Mapping[str, str] | None = None) -> dict[Unit, str]:
+        """Each unit, and why it stays float; arguments as in `plan`."""
+        return self.layout.place(self.units, self.kept, given, self.target)
+
+    def quantized(self, int8: Iterable[Unit]) -> list[ir.Value]:
+        """The tensors that are quantized when these units are INT8."""
+        return self.layout.tensors(int8, self.target)
+
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
-        return [unit for unit, reason in place(self.units, self.kept, given).items() if not reason]
+        return [unit for unit, reason in self.placed(given).items() if not reason]
 
     def _shift(self, unit: Unit, code: Codes) -> np.ndarray | None:
         tensor = self.statistics.tensors.get(unit.inputs[0].name or "")
@@ -137,7 +146,7 @@ class Draft:
         """Statistics of tensors that exact rewriting made or changed; those of other tensors hold as they are."""
         if not self.samples:
             return
-        wanted = quantized_tensors(self._int8({}))
+        wanted = self.quantized(self._int8({}))
         missing = [value.name for value in wanted if value.name in changed or value.name not in self.statistics.tensors]
         if not missing:
             return

@@ -24,6 +24,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases, weight_codes
 from octavo.quantization.int8.placement import no_kernel
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import is_weighted
 from octavo.quantization.select import select
 
@@ -52,7 +53,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         raise QuantizationError(
             "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
         )
-    bits = 7 if recipe.target == "cpu-no-vnni" else 8
+    bits = target_of(recipe.target).weight_bits
     corrected = 0
     if recipe.correction == "bias" and statistics is not None:
         corrected = correct_biases(model, statistics, set(chosen), per_channel=recipe.per_channel, bits=bits)

@@ -9,12 +9,11 @@ of rounding when nobody around it is INT8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from octavo.quantization.int8.placement import place
-from octavo.quantization.int8.scales import quantized_tensors
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.units import Unit, readers
 
 __all__ = ["Trade", "give_back"]
@@ -29,33 +28,21 @@ class Trade:
     """Noise and latency of a placement, predicted.
 
     Args:
-        model: FP32, as prepared for INT8.
-        units: all its units.
-        kept: node name to the pattern of `keep_float` that names it.
+        draft: the network, with what it decides about placements.
         noise: of each unit alone (`sensitivity.unit_noise`).
         price: latency of a placement (the units that are INT8), any unit of time.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        units: Sequence[Unit],
-        kept: Mapping[str, str],
-        noise: Mapping[str, float],
-        price: Callable[[set[Unit]], float],
-    ) -> None:
-        self.model, self.units, self.kept, self.noise_of, self.price = model, list(units), dict(kept), noise, price
-        self.makers = {value: unit for unit in units for value in unit.outputs}
-        self.by_node = {node: unit for unit in units for node in unit.nodes}
-
-    def placed(self, given: Mapping[str, str]) -> dict[Unit, str]:
-        """The placement when these nodes, too, are kept in float (name to reason)."""
-        return place(self.units, self.kept, given)
+    def __init__(self, draft: Draft, noise: Mapping[str, float], price: Callable[[set[Unit]], float]) -> None:
+        self.model, self.units, self.noise_of, self.price = draft.model, draft.units, noise, price
+        self.placed, self.quantized = draft.placed, draft.quantized
+        self.makers = {value: unit for unit in self.units for value in unit.outputs}
+        self.by_node = {node: unit for unit in self.units for node in unit.nodes}
 
     def left(self, int8: set[Unit]) -> dict[str, float]:
         """Noise by tensor or unit name that a placement still has."""
         found: dict[str, float] = {}
-        for value in quantized_tensors([unit for unit in self.units if unit in int8]):
+        for value in self.quantized([unit for unit in self.units if unit in int8]):
             maker = self.makers.get(value)
             key = maker.name if maker is not None else value.name
             found[key] = self.noise_of.get(key, 0.0)

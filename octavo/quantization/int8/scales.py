@@ -19,7 +19,8 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import CARRIERS, Unit, readers
+from octavo.quantization.int8.targets import Target, target_of
+from octavo.quantization.int8.units import CARRIERS, Unit, is_depthwise, readers
 
 __all__ = ["quantized_tensors", "scales_of"]
 
@@ -67,6 +68,8 @@ def scales_of(
     for unit in int8:
         if unit.kind in ("silu", "Sigmoid"):
             ranges[(unit.inner or unit.outputs)[0]] = (0.0, 1.0)
+    target = target_of(recipe.target)
+    symmetric = recipe.symmetric or target.symmetric
     groups = _groups(int8, ranges)
     found: dict[str, QParams] = {}
     for members in groups:
@@ -78,14 +81,42 @@ def scales_of(
         low, high = min(low for low, _ in known), max(high for _, high in known)
         for value in members:
             bits = wide.get(value.name, 8)
-            found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=recipe.symmetric)
-    if not recipe.symmetric and recipe.per_channel:
-        heads = _heads(int8, found, statistics)
-        found |= {name: chosen for name, chosen in heads.items() if name not in wide and name not in recipe.ranges}
-    return found
+            found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=symmetric, signed=target.signed and bits == 8)
+    own = _by_channel(int8, found, statistics, recipe, target) if recipe.per_channel else {}
+    return found | {name: chosen for name, chosen in own.items() if name not in wide and name not in recipe.ranges}
 
 
-def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
+def _by_channel(
+    int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics, recipe: Int8, target: Target
+) -> dict[str, QParams]:
+    """The tensors that take a scale for each channel at no cost."""
+    if target.layout == "inputs":
+        return _before_depthwise(int8, found, statistics) if target.depthwise else {}
+    return _heads(int8, found, statistics, signed=target.signed) if not (recipe.symmetric or target.symmetric) else {}
+
+
+def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
+    """What only depthwise Convs read: they scale each channel by itself, so that a scale each costs nothing."""
+    makers = {value: unit for unit in int8 for value in unit.outputs}
+    reading: dict[ir.Value, list[Unit]] = {}
+    for unit in int8:
+        for value in unit.inputs:
+            reading.setdefault(value, []).append(unit)
+    chosen = {}
+    for value, behind in reading.items():
+        tensor = statistics.tensors.get(value.name or "")
+        on_grid = value in makers and (makers[value].kind in CARRIERS or makers[value].kind == "Concat")
+        if on_grid or value.name not in found or not all(is_depthwise(unit.main) for unit in behind):
+            continue
+        if tensor is None or tensor.channel_high is None or value.shape is None or len(tensor.channel_high) != value.shape[1]:
+            continue
+        # With zero points the runtime would have to subtract a vector: zero is the middle code, or the least one.
+        signed = float(tensor.channel_low.min()) < 0
+        chosen[value.name] = QParams.per_channel(tensor.channel_low, tensor.channel_high, symmetric=signed, signed=signed)
+    return chosen
+
+
+def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics, *, signed: bool) -> dict[str, QParams]:
     """Outputs of Convs that no INT8 unit reads: a scale for each channel."""
     members = {node for unit in int8 for node in unit.nodes}
     heads = {}
@@ -103,7 +134,7 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             continue
         if value.shape is not None and len(tensor.channel_high) == value.shape[1]:
             low, high = tensor.channel_low * np.float32(_HEAD_ROOM), tensor.channel_high * np.float32(_HEAD_ROOM)
-            heads[value.name] = QParams.per_channel(low, high)
+            heads[value.name] = QParams.per_channel(low, high, signed=signed)
     return heads
 
 

@@ -127,7 +127,7 @@ def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, I
 def _repaired(draft: Draft, plan: Plan, noise: float, judge: Judge, bound: float) -> tuple[float, Plan]:
     """The plan that gives back as little as measures well enough."""
     alone = unit_noise(draft.model, plan, judge, judge.samples[:_ALONE])
-    trade = Trade(draft.model, draft.units, draft.kept, alone, latency_of(draft.units))
+    trade = Trade(draft, alone, latency_of(draft.units))
     wanted = 10 ** (-bound / 10)
     moves = give_back(trade, wanted / _BEYOND)
     # Prediction orders the moves, bisection on what is measured says how many of them are needed.
