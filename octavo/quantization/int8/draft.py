@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from octavo.calibration.choice import named_tensors
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
+from octavo.errors import QuantizationError
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_shift
 from octavo.quantization.int8.equalization import equalize
@@ -49,9 +52,10 @@ class Plan:
         return [unit for unit, reason in self.reasons.items() if not reason]
 
 
-def prepared(model: ir.Model) -> ir.Model:
-    """A copy of an FP32 graph, rewritten exactly into what has integer kernels."""
+def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
+    """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset or its own where that is higher."""
     copy = ir.from_proto(ir.to_proto(model))
+    OpsetUpPass(opset)(copy)
     MeanToPoolPass()(copy)
     FoldBatchNormPass()(copy)
     return copy
@@ -63,10 +67,15 @@ class Draft:
     Args:
         model: FP32 as `prepared` gives it.
         statistics: of the calibration images.
-        recipe: the `int8:` block; its method is one of `octavo.calibration.ranges.METHODS`.
+        recipe: the `int8:` block; its method is one of `octavo.calibration.ranges.METHODS`. With `bits16` the model's opset is 21.
         kept: node name to the pattern of `keep_float` that names it.
         samples: feeds of some calibration images, for tensors that the statistics do not know; may be empty.
         equalized: scale channels first (`equalization`); needs `samples`.
+        by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
+
+    Raises:
+        CalibrationError: `bits16` names no calibrated tensor.
+        QuantizationError: `bits16` names tensors of which none is quantized.
     """
 
     def __init__(
@@ -78,13 +87,17 @@ class Draft:
         samples: Sequence[Feeds] = (),
         *,
         equalized: bool = False,
+        by_channel: bool = False,
     ) -> None:
         self.model = ir.from_proto(ir.to_proto(model)) if equalized else model
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
+        self.by_channel = by_channel
         self.units = units_of(self.model)
         self.statistics = statistics
+        wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
         self.target = target_of(recipe.target)
         self.layout = LAYOUTS[self.target.layout]
+        self.wide = self._sixteen(wide)
         changed: list[str] = []
         if equalized:
             changed = equalize(self.model, self.units, set(self._int8({})), statistics)
@@ -100,12 +113,14 @@ class Draft:
         reasons = self.placed(given)
         int8 = [unit for unit, reason in reasons.items() if not reason]
         tensors = self.quantized(int8)
-        scales = scales_of(int8, tensors, self.statistics, self.recipe, {})
+        scales = scales_of(int8, tensors, self.statistics, self.recipe, self.wide, by_channel=self.by_channel)
         codes, corrected = {}, 0
         for unit in int8:
             if unit.kind != "linear":
                 continue
-            code = codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits)
+            code = codes_of(
+                unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights
+            )
             shift = self._shift(unit, code) if self.recipe.correction == "bias" else None
             if shift is not None:
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
@@ -136,6 +151,16 @@ class Draft:
 
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
         return [unit for unit, reason in self.placed(given).items() if not reason]
+
+    def _sixteen(self, wide: Mapping[str, str]) -> dict[str, int]:
+        quantized = {value.name for value in self.quantized(self._int8({}))} if wide else set()
+        for pattern in self.recipe.bits16:
+            if not any(named == pattern and name in quantized for name, named in wide.items()):
+                raise QuantizationError(
+                    f"`int8.bits16` names {pattern!r}, and no tensor of this name or pattern is quantized",
+                    "take it out: these tensors are float already (the manifest says why), or named by an earlier pattern",
+                )
+        return {name: 16 for name in wide if name in quantized}
 
     def _shift(self, unit: Unit, code: Codes) -> np.ndarray | None:
         tensor = self.statistics.tensors.get(unit.inputs[0].name or "")

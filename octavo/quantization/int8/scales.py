@@ -19,7 +19,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.targets import Target, target_of
+from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import CARRIERS, Unit, is_depthwise, readers
 
 __all__ = ["quantized_tensors", "scales_of"]
@@ -27,6 +27,8 @@ __all__ = ["quantized_tensors", "scales_of"]
 SHARED_WIDTH = 2.0
 # Of a head channel's extremes: how much wider its codes span, for what calibration did not see.
 _HEAD_ROOM = 1.1
+# The same before a depthwise Conv, within the tensor's own extremes.
+_DEPTHWISE_ROOM = np.float32(1.25)
 
 
 def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
@@ -47,7 +49,13 @@ def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
 
 
 def scales_of(
-    int8: list[Unit], tensors: list[ir.Value], statistics: Statistics, recipe: Int8, wide: Mapping[str, int]
+    int8: list[Unit],
+    tensors: list[ir.Value],
+    statistics: Statistics,
+    recipe: Int8,
+    wide: Mapping[str, int],
+    *,
+    by_channel: bool = False,
 ) -> dict[str, QParams]:
     """Choose scale and zero point of every quantized tensor.
 
@@ -57,6 +65,7 @@ def scales_of(
         statistics: of the calibration images.
         recipe: the `int8:` block.
         wide: tensors with more than 8 bits, by name.
+        by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
 
     Raises:
         CalibrationError: a tensor, and every tensor it shares its scale with, was never seen.
@@ -82,17 +91,12 @@ def scales_of(
         for value in members:
             bits = wide.get(value.name, 8)
             found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=symmetric, signed=target.signed and bits == 8)
-    own = _by_channel(int8, found, statistics, recipe, target) if recipe.per_channel else {}
-    return found | {name: chosen for name, chosen in own.items() if name not in wide and name not in recipe.ranges}
-
-
-def _by_channel(
-    int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics, recipe: Int8, target: Target
-) -> dict[str, QParams]:
-    """The tensors that take a scale for each channel at no cost."""
+    own: dict[str, QParams] = {}
     if target.layout == "inputs":
-        return _before_depthwise(int8, found, statistics) if target.depthwise else {}
-    return _heads(int8, found, statistics, signed=target.signed) if not (recipe.symmetric or target.symmetric) else {}
+        own = _before_depthwise(int8, found, statistics) if by_channel and target.depthwise else {}
+    elif recipe.per_channel and not symmetric:
+        own = _heads(int8, found, statistics, signed=target.signed)
+    return found | {name: chosen for name, chosen in own.items() if name not in wide and name not in recipe.ranges}
 
 
 def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
@@ -112,7 +116,9 @@ def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics
             continue
         # With zero points the runtime would have to subtract a vector: zero is the middle code, or the least one.
         signed = float(tensor.channel_low.min()) < 0
-        chosen[value.name] = QParams.per_channel(tensor.channel_low, tensor.channel_high, symmetric=signed, signed=signed)
+        low = np.maximum(tensor.channel_low * _DEPTHWISE_ROOM, tensor.low)
+        high = np.minimum(tensor.channel_high * _DEPTHWISE_ROOM, tensor.high)
+        chosen[value.name] = QParams.per_channel(low, high, symmetric=signed, signed=signed)
     return chosen
 
 

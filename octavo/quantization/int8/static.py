@@ -25,6 +25,7 @@ from octavo.quantization.int8.repair import Trade, give_back
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.sensitivity import unit_noise
 from octavo.quantization.int8.units import units_of
+from octavo.quantization.int8.ways import ways_of
 from octavo.quantization.select import select
 from octavo.runtime.noise import sqnr_db
 
@@ -33,8 +34,8 @@ __all__ = ["Images", "quantize_static"]
 # `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
 POOLED, MAPS = 24.0, 18.0
 _WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
-# Percentile that `method: auto` tries beside mse.
-_PERCENTILE = 99.97
+# The opset that brought 16-bit QuantizeLinear.
+SIXTEEN_BITS = 21
 # Images on which each unit is measured alone; the judge uses all held-out ones.
 _ALONE = 2
 # How much less noise than wanted the moves are planned for, because predictions are a little off.
@@ -68,7 +69,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         CalibrationError: a tensor that needs a range was empty on every calibration image, or `ranges` names nothing.
     """
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    ready = prepared(model)
+    ready = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
     units = units_of(ready)
     heads = heads_of(units)
     if not heads:
@@ -78,15 +79,18 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 
     tried: dict[str, float] = {}
     ways: list[tuple[float, Draft, Plan]] = []
-    for label, chosen, equalized in _candidates(recipe, maps, judge is not None):
-        draft = Draft(ready, statistics, chosen, kept, images.calibration if images else (), equalized=equalized)
-        if equalized and not draft.equalized:
+    for way in ways_of(recipe, maps=maps, measurable=judge is not None):
+        known = images.calibration if images else ()
+        draft = Draft(ready, statistics, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
+        if way.equalized and not draft.equalized:
             continue
         plan = draft.plan()
+        if way.by_channel and judge is not None and not any(chosen.by_channel for chosen in plan.scales.values()):
+            continue
         if not plan.int8 or not plan.codes:
             raise QuantizationError("no node of this graph can be quantized", _WAY_OUT)
         noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
-        tried[label] = _db(noise)
+        tried[way.label] = _db(noise)
         ways.append((noise, draft, plan))
     noise, draft, plan = min(ways, key=lambda way: way[0])
     measured: dict[str, object] = {}
@@ -105,23 +109,6 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 def _is_map(value: ir.Value) -> bool:
     """Whether a head has more than one position."""
     return value.shape is None or any(dim != 1 for dim in value.shape[2:])
-
-
-def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, Int8, bool]]:
-    """(label, recipe, equalized) of each way worth trying."""
-    methods = [recipe.method]
-    if recipe.method == "auto":
-        methods = ["peaks"] if maps else ["mse", "percentile"] if measurable else ["mse"]
-    found = []
-    for method in methods:
-        changes = {"method": method}
-        if recipe.method == "auto" and method == "percentile":
-            changes["percentile"] = _PERCENTILE
-        chosen = recipe.model_copy(update=changes)
-        found.append((method, chosen, False))
-        if measurable:
-            found.append((f"{method}, equalized", chosen, True))
-    return found
 
 
 def _repaired(draft: Draft, plan: Plan, noise: float, judge: Judge, bound: float) -> tuple[float, Plan]:
