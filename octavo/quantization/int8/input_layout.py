@@ -3,7 +3,7 @@
 OpenVINO and TensorRT fuse everything between a weighted operator and the next Q into that operator, its activation included. So:
 
 1. Conv, Gemm and MatMul with constant weights are INT8.
-2. Units that carry or combine values (the target's `reads`) are INT8 where an INT8 unit reads what they put out: then integers flow
+2. Units that carry or combine values (the target's `reads`) are INT8 where INT8 units read what they put out: then integers flow
    through. It does not matter whether their inputs come from float units, as it does around ONNX Runtime's kernels.
 3. Activations stay float: a Q before them would round twice and break the fusion.
 4. What no weights follow stays float, as everywhere (`placement`).
@@ -36,13 +36,14 @@ def place_inputs(units: list[Unit], named: Mapping[str, str], target: Target) ->
     leads = is_last_weighted(units)
     by_node = {node: unit for unit in units for node in unit.nodes}
     reasons: dict[Unit, str] = {}
+    leading: set[Unit] = set()  # to INT8 units, directly or through what keeps codes as they are
     for unit in reversed(units):
-        reason = _refusal(unit, leads, named, target)
-        if not reason and unit.kind != "linear":
-            behind = [by_node.get(reader) for value in unit.outputs for reader in readers(value)]
-            if not any(reader is not None and reasons.get(reader) == "" for reader in behind):
-                reason = "nothing that reads it is INT8"
-        reasons[unit] = reason
+        behind = [by_node.get(reader) for value in unit.outputs for reader in readers(value)]
+        if any(reader is not None and (not reasons[reader] or (keeps_grid(reader) and reader in leading)) for reader in behind):
+            leading.add(unit)
+        reasons[unit] = _refusal(unit, leads, named, target)
+        if not reasons[unit] and unit.kind != "linear" and unit not in leading:
+            reasons[unit] = "nothing that reads it is INT8"
     return {unit: reasons[unit] for unit in units}
 
 
