@@ -50,11 +50,11 @@ def place_inputs(units: list[Unit], named: Mapping[str, str], target: Target) ->
 def input_tensors(int8: Iterable[Unit], target: Target) -> list[ir.Value]:
     """The tensors whose values are codes: what INT8 units read, and what carries these values on."""
     int8 = list(int8)
-    makers = {value: unit for unit in int8 for value in unit.outputs}
+    makers = {value: (place, unit) for place, unit in enumerate(int8) for value in unit.outputs}
     found: dict[ir.Value, None] = {}
     for unit in int8:
         found |= dict.fromkeys(_read(unit, makers, target))
-        if unit.kind in CARRIERS or unit.kind == "Concat":
+        if keeps_grid(unit):
             found |= dict.fromkeys(unit.outputs)
     return list(found)
 
@@ -64,18 +64,20 @@ def keeps_grid(unit: Unit) -> bool:
     return unit.kind in CARRIERS or unit.kind == "Concat"
 
 
-def _read(unit: Unit, makers: Mapping[ir.Value, Unit], target: Target) -> tuple[ir.Value, ...]:
+def _read(unit: Unit, makers: Mapping[ir.Value, tuple[int, Unit]], target: Target) -> tuple[ir.Value, ...]:
     if unit.kind != "Add" or target.both or len(unit.inputs) < 2:
         return unit.inputs
     # Of a residual Add one input is left to the layer that makes it, the last one computed: it takes the Add in.
-    fused = [value for value in unit.inputs if _is_product(value, makers)]
-    return tuple(value for value in unit.inputs if value is not fused[-1]) if fused else unit.inputs
+    products = [value for value in unit.inputs if value in makers and _is_product(value, makers[value][1])]
+    if not products:
+        return unit.inputs
+    last = max(products, key=lambda value: makers[value][0])
+    return tuple(value for value in unit.inputs if value is not last)
 
 
-def _is_product(value: ir.Value, makers: Mapping[ir.Value, Unit]) -> bool:
+def _is_product(value: ir.Value, maker: Unit) -> bool:
     """Whether a tensor is what a weighted layer puts out for one reader alone."""
-    maker = makers.get(value)
-    return maker is not None and maker.kind == "linear" and len(maker.nodes) == 1 and len(list(readers(value))) == 1
+    return maker.kind == "linear" and len(maker.nodes) == 1 and len(list(readers(value))) == 1
 
 
 def _refusal(unit: Unit, leads: Mapping[Unit, bool], named: Mapping[str, str], target: Target) -> str:
