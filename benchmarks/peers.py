@@ -1,9 +1,11 @@
 """Octavo's `int8: {}` against the other quantizers of ONNX models, on real networks: what is kept, how fast, at which cost.
 
     python benchmarks/peers.py --data FOLDER --networks yolov5n,cgnet --tools ours,ort,nncf,quark --out FOLDER
+    python benchmarks/peers.py ... --tools ours-openvino,nncf --openvino-python PATH    # both files in OpenVINO, interleaved
 
 Each quantizes the same FP32 file on the same images in a process of its own; then all results are judged in one process,
-latencies interleaved. NNCF and Quark live in environments of their own and are left out, with a message, where there is none.
+latencies interleaved. `ours-openvino` is Octavo with `target: openvino`. NNCF and Quark live in environments of their own and
+are left out, with a message, where there is none.
 Writes FOLDER/peers.md, FOLDER/peers.json and FOLDER/<network>/<tool>.onnx.
 """
 
@@ -43,23 +45,46 @@ class Tool:
 
     Attributes:
         steps: what its script is called with, in order; `{model}`, `{arrays}`, `{work}` and `{out}` are filled in.
+        script: the script's name in `tools/`.
         environment: the variable that names its interpreter; None where it runs in this one.
         install: how to make that environment.
     """
 
     steps: Mapping[str, tuple[str, ...]]
+    script: str
     environment: str | None = None
     install: str = ""
 
 
 _ONE_STEP = {"quantize": ("{model}", "{arrays}", "{out}")}
+
+
+def _ours(target: str) -> Tool:
+    return Tool(
+        {
+            "calibrate": ("calibrate", "{model}", "{arrays}", "{work}"),
+            "quantize": ("quantize", "{work}", "{arrays}", target, "{out}"),
+        },
+        "quantize_ours.py",
+    )
+
+
 TOOLS = {
-    "ours": Tool(
-        {"calibrate": ("calibrate", "{model}", "{arrays}", "{work}"), "quantize": ("quantize", "{work}", "{arrays}", "{out}")}
+    "ours": _ours("cpu"),
+    "ours-openvino": _ours("openvino"),
+    "ort": Tool(_ONE_STEP, "quantize_ort.py"),
+    "nncf": Tool(
+        _ONE_STEP,
+        "quantize_nncf.py",
+        "OCTAVO_NNCF_PYTHON",
+        "python -m venv NNCF && NNCF/bin/pip install nncf==3.4 onnx onnxruntime",
     ),
-    "ort": Tool(_ONE_STEP),
-    "nncf": Tool(_ONE_STEP, "OCTAVO_NNCF_PYTHON", "python -m venv NNCF && NNCF/bin/pip install nncf==3.4 onnx onnxruntime"),
-    "quark": Tool(_ONE_STEP, "OCTAVO_QUARK_PYTHON", "python -m venv QUARK && QUARK/bin/pip install torch amd-quark onnxruntime"),
+    "quark": Tool(
+        _ONE_STEP,
+        "quantize_quark.py",
+        "OCTAVO_QUARK_PYTHON",
+        "python -m venv QUARK && QUARK/bin/pip install torch amd-quark onnxruntime",
+    ),
 }
 
 
@@ -79,7 +104,7 @@ def quantize(name: str, python: Path, model: Path, arrays: Path, out: Path) -> d
         for step, pattern in TOOLS[name].steps.items():
             report = Path(folder) / f"{step}.json"
             arguments = [part.format(**places) for part in pattern]
-            command = [str(python), str(SCRIPTS / f"quantize_{name}.py"), *arguments, str(report)]
+            command = [str(python), str(SCRIPTS / TOOLS[name].script), *arguments, str(report)]
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL, cwd=folder
             )

@@ -188,11 +188,12 @@ def tiny(tmp_path) -> Network:
 
 
 def test_ours_and_onnx_runtime_on_a_small_network(tiny, tmp_path):
-    tools = dict.fromkeys(("ours", "ort"), Path(sys.executable))
+    names = ["ours", "ours-openvino", "ort"]
+    tools = dict.fromkeys(names, Path(sys.executable))
     results = peers.compare(tiny, tools, tmp_path / "out", samples=8, limit=8, rounds=3)
-    assert list(results) == [FP32, "ours", "ort"]
+    assert list(results) == [FP32, *names]
     assert results[FP32]["kept"] == results[FP32]["agreement"] == results[FP32]["speed"] == 1
-    for name in ("ours", "ort"):
+    for name in names:
         row = results[name]
         ops = {node.op_type for node in onnx.load(tmp_path / "out" / f"{name}.onnx").graph.node}
         assert "QuantizeLinear" in ops
@@ -204,9 +205,16 @@ def test_ours_and_onnx_runtime_on_a_small_network(tiny, tmp_path):
         assert row["cost"]["quantize"]["peak_mib"] > 20
         assert row["cost"]["inference_mib"] > 20
     assert set(results["ours"]["cost"]) >= {"calibrate", "quantize"}
+    biases = {
+        name: any(
+            tensor.data_type == onnx.TensorProto.INT32 for tensor in onnx.load(tmp_path / f"out/{name}.onnx").graph.initializer
+        )
+        for name in names
+    }
+    assert biases == {"ours": True, "ours-openvino": False, "ort": True}, "each target's own layout"
     record = {"host": peers.fingerprint(), "versions": peers.versions(), "samples": 8, "networks": {"tiny": results}}
     table = peers.markdown(json.loads(json.dumps(record)))
-    assert [line.split("|")[2].strip() for line in table.splitlines()[2:5]] == [FP32, "ours", "ort"]
+    assert [line.split("|")[2].strip() for line in table.splitlines()[2:6]] == [FP32, *names]
     assert len({line.count("|") for line in table.splitlines() if line.startswith("|")}) == 1
 
 

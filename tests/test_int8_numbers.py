@@ -67,15 +67,30 @@ def test_a_range_of_nothing_has_a_finite_scale(ends, symmetric):
     assert chosen.rounded(np.zeros(1, np.float32)).tolist() == [0]
 
 
+@given(ENDS, ENDS, st.booleans())
+def test_signed_codes_are_unsigned_ones_less_128(one, other, symmetric):
+    low, high = min(one, other), max(one, other)
+    unsigned, signed = (QParams.spanning(low, high, symmetric=symmetric, signed=signed) for signed in (False, True))
+    assert signed.zero_point.dtype == np.int8
+    if symmetric:
+        assert int(signed.zero_point) == 0
+        largest = max(-low, high, 0.0)
+        if largest > 1e-30:
+            assert float(signed.scale) == pytest.approx(largest / 127, rel=1e-6)
+        return
+    assert (signed.scale, int(signed.zero_point)) == (unsigned.scale, int(unsigned.zero_point) - 128)
+    assert (signed.low, signed.high) == pytest.approx((unsigned.low, unsigned.high))
+
+
 def test_a_scalar_is_rounded_too():
     rounded = QParams.spanning(0, 255).rounded(np.float32(3.4))
     assert (rounded.shape, float(rounded)) == ((), 3.0)
 
 
 @settings(max_examples=25, deadline=None)
-@given(ENDS, ENDS, st.booleans(), arrays(np.float32, 40, elements=st.floats(-1e6, 1e6, width=32)))
-def test_rounding_is_that_of_onnx_runtime(one, other, symmetric, values):
-    chosen = QParams.spanning(min(one, other), max(one, other), symmetric=symmetric)
+@given(ENDS, ENDS, st.booleans(), st.booleans(), arrays(np.float32, 40, elements=st.floats(-1e6, 1e6, width=32)))
+def test_rounding_is_that_of_onnx_runtime(one, other, symmetric, signed, values):
+    chosen = QParams.spanning(min(one, other), max(one, other), symmetric=symmetric, signed=signed)
     graph = oh.make_graph(
         [oh.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), oh.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])],
         "g",

@@ -11,7 +11,7 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from graphs import network, optimized, run
+from graphs import AS_ON_ARM, network, optimized, run
 
 from octavo.calibration.collector import collect
 from octavo.params.grammar import Int8
@@ -113,8 +113,8 @@ def agrees_without_the_optimizer(made: Written) -> None:
             assert sqnr_db(float((value**2).sum()), float(((value - fast[name]) ** 2).sum())) > 30, name
 
 
-def counts(made: Written, folder: Path) -> dict[str, int]:
-    ops = [node.op_type for node in optimized(made.int8, folder).graph.node]
+def counts(made: Written, folder: Path, **options: object) -> dict[str, int]:
+    ops = [node.op_type for node in optimized(made.int8, folder, **options).graph.node]
     return {op: ops.count(op) for op in sorted(set(ops))}
 
 
@@ -170,12 +170,12 @@ SLOPES = {
 }
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"symmetric": True}, {"target": "arm"}], ids=["affine", "symmetric", "int8"])
 @pytest.mark.parametrize("kind", SLOPES)
-def test_prelu_is_the_float_one_rounded(kind, symmetric, tmp_path):
+def test_prelu_is_the_float_one_rounded(kind, settings, tmp_path):
     slopes = SLOPES[kind].astype(np.float32).reshape(-1, 1, 1)
     nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("PRelu", ["a", "slopes"], ["p"], "p"), conv("p", "y")]
-    made = written(nodes, ["y", "a", "p"], tensors={"slopes": slopes}, symmetric=symmetric)
+    made = written(nodes, ["y", "a", "p"], tensors={"slopes": slopes}, **settings)
     chosen = made.scales["p"]
     assert made.scales["a"] == chosen
     for optimization in ("off", "all"):
@@ -186,12 +186,13 @@ def test_prelu_is_the_float_one_rounded(kind, symmetric, tmp_path):
             assert np.abs(apart).max() <= 1, optimization
             halfway = np.abs(np.mod(true / chosen.scale, 1) - 0.5) < 1e-3
             assert not (apart != 0)[~halfway].any(), "codes differ only where the product lies halfway between two"
-    found = counts(made, tmp_path)
+    found = counts(made, tmp_path, entries=AS_ON_ARM)
     assert found["QLinearConv"] == 3
     assert not {"Conv", "PRelu"} & set(found)
 
 
-def test_inputs_of_a_concat_share_its_scale_and_relu_still_clips(tmp_path):
+@pytest.mark.parametrize("target", ["cpu", "arm"])
+def test_inputs_of_a_concat_share_its_scale_and_relu_still_clips(target, tmp_path):
     """Shared with a tensor that goes below zero, the Q behind Relu and Clip does not stop at zero, so Max and Min of codes do."""
     nodes = [
         conv("x", "a", "stem", "stem.b"),
@@ -205,26 +206,26 @@ def test_inputs_of_a_concat_share_its_scale_and_relu_still_clips(tmp_path):
         oh.make_node("Concat", ["k", "e"], ["l"], "l", axis=1),
         conv("l", "y", "wide"),
     ]
-    made = written(nodes, ["y", "r", "k"])
+    made = written(nodes, ["y", "r", "k"], target=target)
     assert made.scales["r"] == made.scales["c"] == made.scales["j"]
     assert made.scales["r"].low < 0
     for _, got in made.both():
         assert got["r"].min() == 0
         assert got["k"].max() == pytest.approx(0.5, abs=float(made.scales["k"].scale))
     assert min(made.sqnr().values()) > 22
-    found = counts(made, tmp_path)
+    found = counts(made, tmp_path, entries=AS_ON_ARM)
     assert integer_only(found, "Concat", "Max", "Min"), found
     assert (found["QLinearConv"], found["Max"], found["Min"]) == (6, 1, 1)
 
 
-@pytest.mark.parametrize("settings", [{"symmetric": True}, {}], ids=["symmetric", "affine"])
+@pytest.mark.parametrize("settings", [{"symmetric": True}, {}, {"target": "arm"}], ids=["symmetric", "affine", "int8"])
 def test_a_clip_away_from_zero_keeps_its_bounds(settings, tmp_path):
     nodes = [conv("x", "a", "stem"), oh.make_node("Clip", ["a", "half", "six"], ["c"], "c"), conv("c", "y")]
     made = written(nodes, ["y", "c"], **settings)
     for _, got in made.both():
         assert got["c"].min() == pytest.approx(0.5, abs=float(made.scales["c"].scale))
     assert made.sqnr()["y"] > 28
-    assert counts(made, tmp_path)["QLinearConv"] == 2
+    assert counts(made, tmp_path, entries=AS_ON_ARM)["QLinearConv"] == 2
 
 
 def test_relu_with_symmetric_activations_stays_at_zero(tmp_path):

@@ -51,6 +51,13 @@ def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
         ({"int8": {"ranges": {"a": [3, 1]}}}, ["models.small.int8.ranges.a", "[3, 1] is no range: the lower end comes first"]),
         ({"int8": {"ranges": {"a": {"metod": "mse"}}}}, ["models.small.int8.ranges.a.metod", "did you mean 'method'"]),
         ({"int8": {"ranges": {"a": {"bounds": [0, 1], "method": "mse"}}}}, ["int8.ranges.a", "give one of them"]),
+        ({"int8": {"target": "tensorrtt"}}, ["models.small.int8.target", "did you mean 'tensorrt'"]),
+        (
+            {"int8": {"target": "openvino", "format": "qoperator"}},
+            ["models.small.int8", "target openvino takes `format: qdq` only"],
+        ),
+        ({"int8": {"target": "tensorrt", "bits16": ["a"]}}, ["models.small.int8", "no 16-bit activations: use `keep_float`"]),
+        ({"int8": {"weights": "mean"}}, ["models.small.int8.weights", "'minmax' or 'mse'"]),
         ({"calibrate": {"samples": "many"}}, ["models.small.calibrate.samples", "valid integer", "'many'"]),
         ({"calibrate": {"samples": 0}}, ["models.small.calibrate.samples", "greater than or equal to 1"]),
         ({"validate": {"gates": {"retained": 1.5}}}, ["models.small.validate.gates.retained", "less than or equal to 1"]),

@@ -1,7 +1,7 @@
 """Octavo, as its stages call it, in two processes as they are.
 
 calibrate MODEL.onnx FOLDER_OF_NPY WORK_FOLDER REPORT.json
-quantize  WORK_FOLDER FOLDER_OF_NPY OUT.onnx REPORT.json
+quantize  WORK_FOLDER FOLDER_OF_NPY TARGET OUT.onnx REPORT.json
 """
 
 import sys
@@ -32,13 +32,13 @@ def calibrate(model: str, arrays: str, work: str) -> None:
     statistics.save(Path(work) / "calibration")
 
 
-def quantize(work: str, arrays: str, out: str) -> None:
-    """The quantize_int8 stage with `int8: {}`."""
+def quantize(work: str, arrays: str, target: str, out: str) -> None:
+    """The quantize_int8 stage with nothing set but the target."""
     graph, statistics = load(Path(work) / "fp32.onnx"), Statistics.load(Path(work) / "calibration")
     feeds = list(Arrays(arrays, image_input(graph, None).name))
     held_out = [feed for place, feed in enumerate(feeds) if _held_out(place)]
     counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
-    save(quantize_static(graph, statistics, Int8(), Images(counted[:CALIBRATION], held_out[:HELD_OUT])).model, out)
+    save(quantize_static(graph, statistics, Int8(target=target), Images(counted[:CALIBRATION], held_out[:HELD_OUT])).model, out)
 
 
 def _held_out(place: int) -> bool:

@@ -13,7 +13,7 @@ from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8, TensorRange
 from octavo.params.patterns import matches, near
 
-__all__ = ["chosen_ranges"]
+__all__ = ["chosen_ranges", "named_tensors"]
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -57,18 +57,44 @@ def chosen_ranges(
     return found
 
 
+def named_tensors(statistics: Statistics, patterns: Iterable[str], setting: str) -> dict[str, str]:
+    """The tensors that a setting means: those that its patterns fit, and all that share a histogram with one of them.
+
+    Args:
+        statistics: of the model.
+        patterns: tensor names or shell patterns.
+        setting: where they stand in params.yaml, for the error.
+
+    Returns:
+        Tensor name to the first pattern that means it.
+
+    Raises:
+        CalibrationError: a pattern names no calibrated tensor.
+    """
+    sources: dict[str, str] = {}
+    for pattern in patterns:
+        for name in _matched(pattern, statistics, setting):
+            sources.setdefault(statistics.aliases.get(name, name), pattern)
+    of = {name: statistics.aliases.get(name, name) for name in statistics.tensors}
+    return {name: sources[source] for name, source in of.items() if source in sources}
+
+
+def _matched(pattern: str, statistics: Statistics, setting: str) -> list[str]:
+    found = matches(pattern, statistics.tensors)
+    if not found:
+        raise CalibrationError(
+            f"`{setting}` names {pattern!r}, and no calibrated tensor has this name or pattern",
+            near(pattern, statistics.tensors) or f"its tensors are named like {', '.join(list(statistics.tensors)[:4])}",
+        )
+    return found
+
+
 def _overrides(statistics: Statistics, recipe: Int8) -> dict[str, TensorRange]:
     """Tensor that was read to what `int8.ranges` asks for it."""
     exact: dict[str, TensorRange] = {}
     fitting: dict[str, TensorRange] = {}
     for pattern, wanted in recipe.ranges.items():
-        matched = matches(pattern, statistics.tensors)
-        if not matched:
-            raise CalibrationError(
-                f"`int8.ranges` names {pattern!r}, and no calibrated tensor has this name or pattern",
-                near(pattern, statistics.tensors) or f"its tensors are named like {', '.join(list(statistics.tensors)[:4])}",
-            )
-        for name in matched:
+        for name in _matched(pattern, statistics, "int8.ranges"):
             (exact if name == pattern else fitting).setdefault(statistics.aliases.get(name, name), wanted)
     return fitting | exact
 

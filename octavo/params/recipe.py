@@ -66,8 +66,9 @@ class TensorRange(Block):
 class Int8(Block):
     """Static and dynamic INT8."""
 
-    # cpu: uint8 activations x int8 weights, for x86 with VNNI. cpu-no-vnni: 7-bit weights, so that AVX2 does not saturate.
-    target: Literal["cpu", "cpu-no-vnni"] = "cpu"
+    # The runtime that the file is for (octavo/quantization/int8/targets.py). cpu: ONNX Runtime on x86 with VNNI. cpu-no-vnni: 7-bit
+    # weights, so that AVX2 does not saturate. arm: ONNX Runtime on ARM64. openvino, tensorrt: Q/DQ where their fusions want them.
+    target: Literal["cpu", "cpu-no-vnni", "arm", "openvino", "tensorrt"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
     # auto: mse, percentile and equalization are tried and measured on held-out images; peaks where the outputs are maps or boxes.
     method: Literal["auto", "minmax", "percentile", "entropy", "mse", "peaks"] = "auto"
@@ -75,7 +76,12 @@ class Int8(Block):
     percentile: Percentile = 99.99
     # Tensor names or shell patterns with a choice of their own: {method: percentile, percentile: 99.9}, or fixed ends: [-1, 6].
     ranges: dict[str, TensorRange] = Field(default_factory=dict)
+    # Tensor names or shell patterns, each must match a quantized tensor: uint16 activations (opset 21). On ONNX Runtime's CPU the
+    # layers around them compute in float: it is for the few tensors whose range 256 codes cannot serve.
+    bits16: tuple[str, ...] = ()
     per_channel: bool = True
+    # How a weight scale is chosen: by the largest weight, or with the least squared error of the channel.
+    weights: Literal["minmax", "mse"] = "minmax"
     # Symmetric activations (zero point 128); costs half the range behind ReLU.
     symmetric: bool = False
     # Give the worst layers back to float, cheapest in latency first, until `fidelity` holds on held-out calibration images.
@@ -91,6 +97,15 @@ class Int8(Block):
     placement: Annotated[str, Field(pattern=r"^(measured|all|table:.+)$")] = "measured"
     # Node names, op types or shell patterns that stay in float32, each must match a node.
     keep_float: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _runs_there(self) -> Int8:
+        if self.target in ("openvino", "tensorrt"):
+            if self.format == "qoperator":
+                raise ValueError(f"target {self.target} takes `format: qdq` only: QLinearConv and its like are ONNX Runtime's")
+            if self.bits16:
+                raise ValueError(f"target {self.target} has no 16-bit activations: use `keep_float` for the nodes around them")
+        return self
 
 
 class Qat(Block):

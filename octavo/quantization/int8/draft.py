@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from octavo.calibration.choice import named_tensors
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
+from octavo.errors import QuantizationError
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_shift
 from octavo.quantization.int8.equalization import equalize
-from octavo.quantization.int8.placement import place
+from octavo.quantization.int8.layouts import LAYOUTS
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.scales import quantized_tensors, scales_of
+from octavo.quantization.int8.scales import scales_of
+from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import Unit, units_of
 from octavo.quantization.int8.weights import Codes, codes_of
-from octavo.quantization.int8.writer import write_qdq
 
 __all__ = ["Draft", "Plan", "prepared"]
 
@@ -49,9 +52,10 @@ class Plan:
         return [unit for unit, reason in self.reasons.items() if not reason]
 
 
-def prepared(model: ir.Model) -> ir.Model:
-    """A copy of an FP32 graph, rewritten exactly into what has integer kernels."""
+def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
+    """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset or its own where that is higher."""
     copy = ir.from_proto(ir.to_proto(model))
+    OpsetUpPass(opset)(copy)
     MeanToPoolPass()(copy)
     FoldBatchNormPass()(copy)
     return copy
@@ -63,10 +67,15 @@ class Draft:
     Args:
         model: FP32 as `prepared` gives it.
         statistics: of the calibration images.
-        recipe: the `int8:` block; its method is one of `octavo.calibration.ranges.METHODS`.
+        recipe: the `int8:` block; its method is one of `octavo.calibration.ranges.METHODS`. With `bits16` the model's opset is 21.
         kept: node name to the pattern of `keep_float` that names it.
         samples: feeds of some calibration images, for tensors that the statistics do not know; may be empty.
         equalized: scale channels first (`equalization`); needs `samples`.
+        by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
+
+    Raises:
+        CalibrationError: `bits16` names no calibrated tensor.
+        QuantizationError: `bits16` names tensors of which none is quantized.
     """
 
     def __init__(
@@ -78,12 +87,17 @@ class Draft:
         samples: Sequence[Feeds] = (),
         *,
         equalized: bool = False,
+        by_channel: bool = False,
     ) -> None:
         self.model = ir.from_proto(ir.to_proto(model)) if equalized else model
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
+        self.by_channel = by_channel
         self.units = units_of(self.model)
         self.statistics = statistics
-        self.bits = 7 if recipe.target == "cpu-no-vnni" else 8
+        wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
+        self.target = target_of(recipe.target)
+        self.layout = LAYOUTS[self.target.layout]
+        self.wide = self._sixteen(wide)
         changed: list[str] = []
         if equalized:
             changed = equalize(self.model, self.units, set(self._int8({})), statistics)
@@ -96,15 +110,17 @@ class Draft:
         Args:
             given: nodes given back to float: name to reason.
         """
-        reasons = place(self.units, self.kept, given)
+        reasons = self.placed(given)
         int8 = [unit for unit, reason in reasons.items() if not reason]
-        tensors = quantized_tensors(int8)
-        scales = scales_of(int8, tensors, self.statistics, self.recipe, {})
+        tensors = self.quantized(int8)
+        scales = scales_of(int8, tensors, self.statistics, self.recipe, self.wide, by_channel=self.by_channel)
         codes, corrected = {}, 0
         for unit in int8:
             if unit.kind != "linear":
                 continue
-            code = codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.bits)
+            code = codes_of(
+                unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights
+            )
             shift = self._shift(unit, code) if self.recipe.correction == "bias" else None
             if shift is not None:
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
@@ -120,13 +136,31 @@ class Draft:
                 values = {value.name: value for node in self.model.graph for value in node.outputs}
                 self.model.graph.outputs.clear()
                 self.model.graph.outputs.extend(values[name] for name in heads)
-            return write_qdq(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
+            return self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
         finally:
             self.model.graph.outputs.clear()
             self.model.graph.outputs.extend(outputs)
 
+    def placed(self, given: Mapping[str, str] | None = None) -> dict[Unit, str]:
+        """Each unit, and why it stays float; arguments as in `plan`."""
+        return self.layout.place(self.units, self.kept, given, self.target)
+
+    def quantized(self, int8: Iterable[Unit]) -> list[ir.Value]:
+        """The tensors that are quantized when these units are INT8."""
+        return self.layout.tensors(int8, self.target)
+
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
-        return [unit for unit, reason in place(self.units, self.kept, given).items() if not reason]
+        return [unit for unit, reason in self.placed(given).items() if not reason]
+
+    def _sixteen(self, wide: Mapping[str, str]) -> dict[str, int]:
+        quantized = {value.name for value in self.quantized(self._int8({}))} if wide else set()
+        for pattern in self.recipe.bits16:
+            if not any(named == pattern and name in quantized for name, named in wide.items()):
+                raise QuantizationError(
+                    f"`int8.bits16` names {pattern!r}, and no tensor of this name or pattern is quantized",
+                    "take it out: these tensors are float already (the manifest says why), or named by an earlier pattern",
+                )
+        return {name: 16 for name in wide if name in quantized}
 
     def _shift(self, unit: Unit, code: Codes) -> np.ndarray | None:
         tensor = self.statistics.tensors.get(unit.inputs[0].name or "")
@@ -137,7 +171,7 @@ class Draft:
         """Statistics of tensors that exact rewriting made or changed; those of other tensors hold as they are."""
         if not self.samples:
             return
-        wanted = quantized_tensors(self._int8({}))
+        wanted = self.quantized(self._int8({}))
         missing = [value.name for value in wanted if value.name in changed or value.name not in self.statistics.tensors]
         if not missing:
             return

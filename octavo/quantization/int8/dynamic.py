@@ -25,6 +25,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases, weight_codes
 from octavo.quantization.int8.placement import no_kernel
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import is_weighted
 from octavo.quantization.select import select
 
@@ -39,7 +40,8 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
 
     Args:
         model: FP32, opset >= 17; it is not changed.
-        recipe: the `int8:` block; of it `keep_float`, `per_channel`, `target` and `correction` count here.
+        recipe: the `int8:` block; of it `keep_float`, `per_channel`, `weights`, `target` and `correction` count here. ONNX
+            Runtime's quantizer rounds MatMul and Gemm, by their largest weight.
         statistics: for the bias correction; without them there is none.
 
     Raises:
@@ -54,13 +56,15 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         raise QuantizationError(
             "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
         )
-    bits = 7 if recipe.target == "cpu-no-vnni" else 8
+    bits = target_of(recipe.target).weight_bits
     corrected = 0
     if recipe.correction == "bias" and statistics is not None:
-        corrected = correct_biases(model, statistics, set(chosen), per_channel=recipe.per_channel, bits=bits)
+        convolutions = {name for name, op in chosen.items() if op == "Conv"}
+        for nodes, method in ((convolutions, recipe.weights), (set(chosen) - convolutions, "minmax")):
+            corrected += correct_biases(model, statistics, nodes, per_channel=recipe.per_channel, bits=bits, method=method)
     for node in list(model.graph):
         if chosen.get(node.name or "") == "Conv":
-            _store_as_int8(model, node, per_channel=recipe.per_channel, bits=bits)
+            _store_as_int8(model, node, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
     _unshare(model)
     # The engine writes Gemm as MatMul + Add and names the product so.
     names = [name for name, op in chosen.items() if op != "Conv"]
@@ -126,12 +130,12 @@ def _engine_output(quantizer: ONNXQuantizer) -> ir.Model:
     return result
 
 
-def _store_as_int8(model: ir.Model, node: ir.Node, *, per_channel: bool, bits: int) -> None:
+def _store_as_int8(model: ir.Model, node: ir.Node, *, per_channel: bool, bits: int, method: str) -> None:
     weight = node.inputs[1]
     tensor = ir.convenience.get_const_tensor(weight)
     if tensor is None or tensor.size < _WORTH:
         return
-    codes, scale = weight_codes(tensor.numpy(), 0, per_channel=per_channel, bits=bits)
+    codes, scale = weight_codes(tensor.numpy(), 0, per_channel=per_channel, bits=bits, method=method)
     name = f"{node.name}.weight"
     parts = {f"{name}.int8": codes.astype(np.int8), f"{name}.scale": scale}
     values = []

@@ -15,38 +15,46 @@ class QParams:
 
     Attributes:
         scale: float32 > 0, a scalar; or one for each channel (axis 1), which only a network's heads have.
-        zero_point: uint8 or uint16, of the scale's shape; its dtype is the codes'.
+        zero_point: uint8, int8 or uint16, of the scale's shape; its dtype is the codes'.
     """
 
     scale: np.ndarray
     zero_point: np.ndarray
 
     @classmethod
-    def spanning(cls, low: float, high: float, *, bits: int = 8, symmetric: bool = False) -> QParams:
+    def spanning(cls, low: float, high: float, *, bits: int = 8, symmetric: bool = False, signed: bool = False) -> QParams:
         """The parameters whose codes span [low, high].
 
         Args:
             low, high: the range; widened to hold zero, which always gets a code of its own.
             bits: 8 or 16.
             symmetric: zero lies in the middle code.
+            signed: int8 codes: those of uint8 less 128; only with 8 bits. Symmetric, their zero point is 0 and their range
+                -127..127, as TensorRT has it.
         """
-        kind = np.uint8 if bits == 8 else np.uint16
-        top = np.iinfo(kind).max
+        kind = np.uint16 if bits == 16 else np.int8 if signed else np.uint8
+        least, most = (int(end) for end in (np.iinfo(kind).min, np.iinfo(kind).max))
         low, high = min(low, 0.0), max(high, 0.0)
+        middle = (least + most + 1) // 2
+        steps = most - least
         if symmetric:
             high = max(-low, high)
             low = -high
-        if high - low < np.finfo(np.float32).tiny * top:
-            return cls(np.float32(1), kind(top // 2 + 1 if symmetric else 0))
-        scale = np.float32((high - low) / top)
+            steps = 2 * most if kind is np.int8 else steps
+        if high - low < np.finfo(np.float32).tiny * steps:
+            return cls(np.float32(1), kind(middle if symmetric else least))
+        scale = np.float32((high - low) / steps)
         if symmetric:
-            return cls(scale, kind(top // 2 + 1))
-        return cls(scale, kind(np.clip(np.rint(-low / scale), 0, top)))
+            return cls(scale, kind(middle))
+        return cls(scale, kind(np.clip(np.rint(-low / scale) + least, least, most)))
 
     @classmethod
-    def per_channel(cls, low: np.ndarray, high: np.ndarray) -> QParams:
-        """uint8 parameters whose codes span [low, high] of each channel, widened to hold zero."""
-        pairs = [cls.spanning(float(bottom), float(top)) for bottom, top in zip(low, high, strict=True)]
+    def per_channel(cls, low: np.ndarray, high: np.ndarray, *, symmetric: bool = False, signed: bool = False) -> QParams:
+        """8-bit parameters whose codes span [low, high] of each channel, widened to hold zero; arguments as in `spanning`."""
+        pairs = [
+            cls.spanning(float(bottom), float(top), symmetric=symmetric, signed=signed)
+            for bottom, top in zip(low, high, strict=True)
+        ]
         return cls(np.array([pair.scale for pair in pairs]), np.array([pair.zero_point for pair in pairs]))
 
     @property
@@ -57,7 +65,7 @@ class QParams:
     @property
     def low(self) -> float:
         """The smallest real value with a code."""
-        return float(-np.float32(self.zero_point) * self.scale)
+        return float((np.iinfo(self.zero_point.dtype).min - np.float32(self.zero_point)) * self.scale)
 
     @property
     def high(self) -> float:
@@ -71,6 +79,7 @@ class QParams:
         # A scalar stays an array, so that the steps below can work in place.
         codes = np.asarray(values / scale)
         np.rint(codes, out=codes)
-        np.clip(codes, -zero, np.float32(np.iinfo(self.zero_point.dtype).max) - zero, out=codes)
+        ends = np.iinfo(self.zero_point.dtype)
+        np.clip(codes, np.float32(ends.min) - zero, np.float32(ends.max) - zero, out=codes)
         codes *= scale
         return codes

@@ -33,6 +33,7 @@ class Placing:
     def __init__(self, draft: Draft, whole: Plan, prices: Prices) -> None:
         self.draft, self.whole, self.prices = draft, whole, prices
         self.first = set(whole.int8)
+        self.chained = draft.target.layout == "kernels"
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -41,7 +42,7 @@ class Placing:
         """
         if not self.prices.is_measured:
             return self.whole
-        chosen = Trade(self.whole.reasons, self.prices).cheapest(0.0)
+        chosen = Trade(self.whole.reasons, self.prices, chained=self.chained).cheapest(0.0)
         plan = self.draft.plan(self._given(chosen))
         if not plan.codes:
             return self.whole
@@ -61,7 +62,7 @@ class Placing:
             Noise as measured, and the plan.
         """
         alone = noise_of(self.draft.model, self.whole, judge, judge.samples[:_ALONE])
-        trade = Trade(self.whole.reasons, self.prices, alone)
+        trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
         before = trade.noise_of(self.first)
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]
         best = (noise, start)

@@ -19,13 +19,16 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import CARRIERS, Unit, is_weighted, readers
+from octavo.quantization.int8.targets import target_of
+from octavo.quantization.int8.units import CARRIERS, Unit, is_depthwise, is_weighted, readers
 
 __all__ = ["quantized_tensors", "scales_of"]
 
 SHARED_WIDTH = 2.0
 # Of a head channel's extremes: how much wider its codes span, for what calibration did not see.
 _HEAD_ROOM = 1.1
+# The same before a depthwise Conv, within the tensor's own extremes.
+_DEPTHWISE_ROOM = np.float32(1.25)
 
 
 def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
@@ -46,7 +49,13 @@ def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
 
 
 def scales_of(
-    int8: list[Unit], tensors: list[ir.Value], statistics: Statistics, recipe: Int8, wide: Mapping[str, int]
+    int8: list[Unit],
+    tensors: list[ir.Value],
+    statistics: Statistics,
+    recipe: Int8,
+    wide: Mapping[str, int],
+    *,
+    by_channel: bool = False,
 ) -> dict[str, QParams]:
     """Choose scale and zero point of every quantized tensor.
 
@@ -56,6 +65,7 @@ def scales_of(
         statistics: of the calibration images.
         recipe: the `int8:` block.
         wide: tensors with more than 8 bits, by name.
+        by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
 
     Raises:
         CalibrationError: a tensor, and every tensor it shares its scale with, was never seen.
@@ -67,6 +77,8 @@ def scales_of(
     for unit in int8:
         if unit.kind in ("silu", "Sigmoid"):
             ranges[(unit.inner or unit.outputs)[0]] = (0.0, 1.0)
+    target = target_of(recipe.target)
+    symmetric = recipe.symmetric or target.symmetric
     groups = _groups(int8, ranges)
     found: dict[str, QParams] = {}
     for members in groups:
@@ -78,14 +90,39 @@ def scales_of(
         low, high = min(low for low, _ in known), max(high for _, high in known)
         for value in members:
             bits = wide.get(value.name, 8)
-            found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=recipe.symmetric)
-    if not recipe.symmetric and recipe.per_channel:
-        heads = _heads(int8, found, statistics)
-        found |= {name: chosen for name, chosen in heads.items() if name not in wide and name not in recipe.ranges}
-    return found
+            found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=symmetric, signed=target.signed and bits == 8)
+    own: dict[str, QParams] = {}
+    if target.layout == "inputs":
+        own = _before_depthwise(int8, found, statistics) if by_channel and target.depthwise else {}
+    elif recipe.per_channel and not symmetric:
+        own = _heads(int8, found, statistics, signed=target.signed)
+    return found | {name: chosen for name, chosen in own.items() if name not in wide and name not in recipe.ranges}
 
 
-def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
+def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
+    """What only depthwise Convs read: they scale each channel by itself, so that a scale each costs nothing."""
+    makers = {value: unit for unit in int8 for value in unit.outputs}
+    reading: dict[ir.Value, list[Unit]] = {}
+    for unit in int8:
+        for value in unit.inputs:
+            reading.setdefault(value, []).append(unit)
+    chosen = {}
+    for value, behind in reading.items():
+        tensor = statistics.tensors.get(value.name or "")
+        on_grid = value in makers and (makers[value].kind in CARRIERS or makers[value].kind == "Concat")
+        if on_grid or value.name not in found or not all(is_depthwise(unit.main) for unit in behind):
+            continue
+        if tensor is None or tensor.channel_high is None or value.shape is None or len(tensor.channel_high) != value.shape[1]:
+            continue
+        # Zero is the middle code, or the least one: no vector of zero points to subtract. Affine measured no better.
+        signed = float(tensor.channel_low.min()) < 0
+        low = np.maximum(tensor.channel_low * _DEPTHWISE_ROOM, tensor.low)
+        high = np.minimum(tensor.channel_high * _DEPTHWISE_ROOM, tensor.high)
+        chosen[value.name] = QParams.per_channel(low, high, symmetric=signed, signed=signed)
+    return chosen
+
+
+def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics, *, signed: bool) -> dict[str, QParams]:
     """Outputs of Convs behind which no weights come, and that no INT8 unit reads: a scale for each channel.
 
     Others have none: with images in NHWC its DequantizeLinear takes ten times as long, and the cut of their range by the activation
@@ -109,7 +146,7 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             continue
         if value.shape is not None and len(tensor.channel_high) == value.shape[1]:
             low, high = tensor.channel_low * np.float32(_HEAD_ROOM), tensor.channel_high * np.float32(_HEAD_ROOM)
-            heads[value.name] = QParams.per_channel(low, high)
+            heads[value.name] = QParams.per_channel(low, high, signed=signed)
     return heads
 
 

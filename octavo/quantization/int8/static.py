@@ -26,7 +26,9 @@ from octavo.quantization.int8.price import estimated, measured
 from octavo.quantization.int8.qoperator import as_qoperator
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import units_of
+from octavo.quantization.int8.ways import ways_of
 from octavo.quantization.select import select
 from octavo.runtime.noise import sqnr_db
 
@@ -35,8 +37,8 @@ __all__ = ["Images", "quantize_static"]
 # `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
 POOLED, MAPS = 24.0, 18.0
 _WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
-# Percentile that `method: auto` tries beside mse.
-_PERCENTILE = 99.97
+# The opset that brought 16-bit QuantizeLinear.
+SIXTEEN_BITS = 21
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     check_float(model, QuantizationError)
     statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    ready = prepared(model)
+    ready = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
     units = units_of(ready)
     heads = heads_of(units)
     if not heads:
@@ -80,15 +82,18 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 
     tried: dict[str, float] = {}
     ways: list[tuple[float, Draft, Plan]] = []
-    for label, chosen, equalized in _candidates(recipe, maps, judge is not None):
-        draft = Draft(ready, statistics, chosen, kept, images.calibration if images else (), equalized=equalized)
-        if equalized and not draft.equalized:
+    for way in ways_of(recipe, maps=maps, measurable=judge is not None):
+        known = images.calibration if images else ()
+        draft = Draft(ready, statistics, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
+        if way.equalized and not draft.equalized:
             continue
         plan = draft.plan()
+        if way.by_channel and judge is not None and not any(chosen.by_channel for chosen in plan.scales.values()):
+            continue
         if not plan.int8 or not plan.codes:
             raise QuantizationError("no node of this graph can be quantized", _WAY_OUT)
         noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
-        tried[label] = _db(noise)
+        tried[way.label] = _db(noise)
         ways.append((noise, draft, plan))
     noise, draft, whole = min(ways, key=lambda way: way[0])
     costs = _costs(recipe, ready, whole)
@@ -128,28 +133,11 @@ def _is_map(value: ir.Value) -> bool:
 
 
 def _costs(recipe: Int8, model: ir.Model, whole: Plan) -> CostTable | None:
-    if recipe.placement == "all":
+    if recipe.placement == "all" or not target_of(recipe.target).runs_here:
         return None
     if recipe.placement == "measured":
         return measure(model, whole.int8)
     return CostTable.load(recipe.placement.removeprefix("table:"))
-
-
-def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, Int8, bool]]:
-    """(label, recipe, equalized) of each way worth trying."""
-    methods = [recipe.method]
-    if recipe.method == "auto":
-        methods = ["peaks"] if maps else ["mse", "percentile"] if measurable else ["mse"]
-    found = []
-    for method in methods:
-        changes = {"method": method}
-        if recipe.method == "auto" and method == "percentile":
-            changes["percentile"] = _PERCENTILE
-        chosen = recipe.model_copy(update=changes)
-        found.append((method, chosen, False))
-        if measurable:
-            found.append((f"{method}, equalized", chosen, True))
-    return found
 
 
 def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:

@@ -52,10 +52,12 @@ class Trade:
         reasons: every unit of the graph, in topological order, and why it must stay float ("" where it need not).
         prices: of these units.
         noise: of single roundings; what is missing makes none.
+        chained: units without weights are INT8 only behind INT8 units, and what INT8 units put out is rounded whoever reads it, as
+            around ONNX Runtime's kernels; else a tensor is rounded where an INT8 unit reads it.
     """
 
-    def __init__(self, reasons: Mapping[Unit, str], prices: Prices, noise: Noise | None = None) -> None:
-        self.reasons, self.prices = dict(reasons), prices
+    def __init__(self, reasons: Mapping[Unit, str], prices: Prices, noise: Noise | None = None, *, chained: bool = True) -> None:
+        self.reasons, self.prices, self.chained = dict(reasons), prices, chained
         self.noise = noise or Noise({}, {})
         self.makers = {value: unit for unit in reasons for value in unit.outputs}
         self.readers: dict[ir.Value, list[Unit]] = {}
@@ -70,12 +72,15 @@ class Trade:
             total += sum(
                 self.noise.tensors.get(value.name, 0.0)
                 for value in (*unit.inner, *unit.outputs)
-                if value.name not in self.noise.copies
+                if value.name not in self.noise.copies and self._is_rounded(value, int8)
             )
         for value, found in self.readers.items():
             if self.makers.get(value) not in int8 and any(reader in int8 for reader in found):
                 total += self.noise.tensors.get(value.name, 0.0)
         return total
+
+    def _is_rounded(self, value: ir.Value, int8: set[Unit]) -> bool:
+        return self.chained or any(reader in int8 for reader in self.readers.get(value, ()))
 
     def cheapest(self, weight: float) -> set[Unit]:
         """The INT8 units of the placement with the least time plus `weight` (ms) times noise; of several, the one with the most."""
@@ -108,7 +113,7 @@ class Trade:
             noise = self.noise.weights.get(unit.name, 0.0) + sum(self.noise.tensors.get(value.name, 0.0) for value in unit.inner)
             edge(source, place, in_float)
             edge(place, sink, in_int8 + weight * noise)
-            if unit.kind != "linear":
+            if unit.kind != "linear" and self.chained:
                 for value in unit.inputs:
                     if value in self.makers:
                         edge(place, node(self.makers[value]), None)
@@ -119,7 +124,7 @@ class Trade:
             if value.name in self.noise.copies:
                 border = rounded
             else:
-                for around in [*found, maker] if maker is not None else found:
+                for around in [*found, maker] if maker is not None and self.chained else found:
                     edge(node(around), node(("rounded", value)), None)
                 edge(node(("rounded", value)), sink, rounded)
             for reader in found:

@@ -85,8 +85,8 @@ def bias_of(node: ir.Node) -> np.ndarray | None:
     return ir.convenience.get_const_tensor(node.inputs[2]).numpy().reshape(-1)
 
 
-def codes_of(node: ir.Node, *, per_channel: bool, bits: int) -> Codes:
+def codes_of(node: ir.Node, *, per_channel: bool, bits: int, method: str = "minmax") -> Codes:
     """Rounded to nearest, bias untouched; arguments as in `weight_codes`."""
     weights, axis = weights_of(node), channel_axis(node)
-    codes, scale = weight_codes(weights, axis, per_channel=per_channel, bits=bits)
+    codes, scale = weight_codes(weights, axis, per_channel=per_channel, bits=bits, method=method)
     return Codes(codes.astype(np.int8), scale.reshape(-1), axis, bias_of(node))

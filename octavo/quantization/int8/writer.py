@@ -23,6 +23,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from octavo.quantization.int8.qdq_graph import QdqGraph
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import CARRIERS, Unit
 from octavo.quantization.int8.weights import Codes
@@ -48,7 +49,7 @@ def write_qdq(
     return _Writer(model, units, int8, scales, codes).written()
 
 
-class _Writer:
+class _Writer(QdqGraph):
     def __init__(
         self,
         model: ir.Model,
@@ -57,20 +58,10 @@ class _Writer:
         scales: Mapping[str, QParams],
         codes: Mapping[str, Codes],
     ) -> None:
-        self.proto = ir.to_proto(model)
+        super().__init__(model)
         self.units, self.int8, self.scales, self.codes = units, int8, scales, codes
-        self.protos = {node.name: node for node in self.proto.graph.node}
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         self.from_int8 = {value.name for unit in int8 for value in (*unit.outputs, *unit.inner)}
-        # What must be there as float under its own name: the graph's outputs, and what a subgraph reads from outside.
-        self.outputs = {value.name for value in model.graph.outputs} | {
-            value.name
-            for node in model.graph
-            for value in node.outputs
-            if any(use.node.graph is not model.graph for use in value.uses())
-        }
-        self.restored: set[str] = set()
+        self.read_back: set[str] = set()
 
     def written(self) -> ir.Model:
         for value in self.proto.graph.input:
@@ -79,20 +70,11 @@ class _Writer:
         for unit in self.units:
             if unit not in self.int8:
                 self._float(unit)
-            elif unit.kind == "prelu":
+            elif unit.kind == "prelu" and self._eight_bits(unit.inputs[0].name) and self._eight_bits(unit.outputs[0].name):
                 self._prelu(unit)
             else:
                 self._integer(unit)
-        graph = self.proto.graph
-        del graph.node[:], graph.initializer[:]
-        graph.node.extend(self.nodes)
-        used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-        graph.initializer.extend(tensor for name, tensor in self.constants.items() if name in used)
-        made = {name for node in graph.node for name in node.output}
-        for index in reversed(range(len(graph.value_info))):
-            if graph.value_info[index].name not in made:
-                del graph.value_info[index]
-        return ir.from_proto(self.proto)
+        return self.closed()
 
     # Tensors
 
@@ -102,30 +84,30 @@ class _Writer:
         if self.scales[name].by_channel:
             # The layer puts out codes already.
             pair = [
-                self._constant("octavo.head.scale", np.asarray(np.float32(1))),
-                self._constant("octavo.head.zero", np.asarray(np.uint8(0))),
+                self.constant("octavo.head.scale", np.asarray(np.float32(1))),
+                self.constant("octavo.head.zero", np.zeros((), self.scales[name].zero_point.dtype)),
             ]
             limits = []
         else:
             limits = [(op, code) for op, code in self._limits(name, bounds) if code is not None]
         stages = [f"{name}.{stage}" for stage in ["unbounded", "half_bounded"][: len(limits)]] + [f"{name}.code"]
-        self._add("QuantizeLinear", [raw, *pair], stages[0], f"{name}.Q")
+        self.add("QuantizeLinear", [raw, *pair], stages[0], f"{name}.Q")
         for (op, code), source, target in zip(limits, stages, stages[1:], strict=False):
-            self._add(op, [source, self._constant(f"{name}.{op}", code)], target, f"{name}.{op}")
+            self.add(op, [source, self.constant(f"{name}.{op}", code)], target, f"{name}.{op}")
         if name in self.outputs and raw != name:
             self._dequantize(name, name, f"{name}.DQ")
 
     def _dequantize(self, name: str, output: str, node: str) -> str:
         axis = {"axis": 1} if self.scales[name].by_channel else {}
-        return self._add("DequantizeLinear", [f"{name}.code", *self._pair(name)], output, node, **axis)
+        return self.add("DequantizeLinear", [f"{name}.code", *self._pair(name)], output, node, **axis)
 
     def _limits(self, name: str, bounds: tuple[float, float]) -> list[tuple[str, np.ndarray | None]]:
         """The codes of bounds that saturation does not keep: None where it does."""
         chosen = self.scales[name]
-        top, zero = np.iinfo(chosen.zero_point.dtype).max, float(chosen.zero_point)
-        low, high = (np.clip(np.rint(bound / np.float64(chosen.scale)) + zero, 0, top) for bound in bounds)
-        kind = chosen.zero_point.dtype
-        return [("Max", np.asarray(low, kind) if low > 0 else None), ("Min", np.asarray(high, kind) if high < top else None)]
+        kind, zero = chosen.zero_point.dtype, float(chosen.zero_point)
+        least, most = np.iinfo(kind).min, np.iinfo(kind).max
+        low, high = (np.clip(np.rint(bound / np.float64(chosen.scale)) + zero, least, most) for bound in bounds)
+        return [("Max", np.asarray(low, kind) if low > least else None), ("Min", np.asarray(high, kind) if high < most else None)]
 
     def _bounds(self, node: ir.Node) -> tuple[float, float]:
         """What a folded Relu or Clip keeps its values between."""
@@ -137,11 +119,14 @@ class _Writer:
                 found[place] = float(ir.convenience.get_const_tensor(value).numpy())
         return found[0], found[1]
 
+    def _eight_bits(self, name: str) -> bool:
+        return self.scales[name].zero_point.dtype.itemsize == 1
+
     def _pair(self, name: str) -> list[str]:
         chosen = self.scales[name]
         return [
-            self._constant(f"{name}.scale", np.asarray(chosen.scale)),
-            self._constant(f"{name}.zero", np.asarray(chosen.zero_point)),
+            self.constant(f"{name}.scale", np.asarray(chosen.scale)),
+            self.constant(f"{name}.zero", np.asarray(chosen.zero_point)),
         ]
 
     def _operand(self, name: str, unit: Unit) -> str:
@@ -149,23 +134,14 @@ class _Writer:
         if name not in self.scales or (unit not in self.int8 and name not in self.from_int8):
             return name
         restored = f"{name}.for.{unit.name}"
-        if restored not in self.restored:
-            self.restored.add(restored)
+        if restored not in self.read_back:
+            self.read_back.add(restored)
             self._dequantize(name, restored, f"{restored}.DQ")
         return restored
 
     def _raw(self, name: str) -> str:
         """What the node that makes a tensor writes: the tensor, or what its Q reads."""
         return f"{name}.raw" if name in self.scales and name in self.from_int8 else name
-
-    def _constant(self, name: str, array: np.ndarray) -> str:
-        if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-        return name
-
-    def _add(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: object) -> str:
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
-        return output
 
     # Units
 
@@ -243,7 +219,7 @@ class _Writer:
         folded = unit.nodes[-1] if len(unit.nodes) > 1 and unit.nodes[-1].op_type in ("Relu", "Clip") else None
         nodes, bounds = list(unit.nodes), (-np.inf, np.inf)
         # No integer kernel writes 16 bits, nor do ONNX Runtime's Max and Min read them: there the node stays.
-        if folded is not None and self.scales[folded.outputs[0].name].zero_point.dtype == np.uint8:
+        if folded is not None and self._eight_bits(folded.outputs[0].name):
             nodes, bounds = nodes[:-1], self._bounds(folded)
         for node in nodes:
             last = node is nodes[-1]
@@ -263,7 +239,7 @@ class _Writer:
         if output is not None and output.by_channel:
             codes = codes.into_codes_of(output)
         codes = codes.with_room_for_bias(input_scale)
-        self._restored(copy, 1, f"{copy.name}.weight_codes", codes.codes, codes.scale, axis=codes.axis)
+        self.restored(copy, 1, f"{copy.name}.weight_codes", codes.codes, codes.scale, axis=codes.axis)
         if codes.bias is None:
             return
         while len(copy.input) < 3:
@@ -271,19 +247,7 @@ class _Writer:
         steps = np.maximum(codes.scale * input_scale, np.finfo(np.float32).tiny).astype(np.float32)
         steps = np.broadcast_to(steps, codes.bias.shape).copy() if steps.size == 1 and codes.bias.size > 1 else steps
         whole = np.rint(codes.bias.astype(np.float64) / steps)
-        self._restored(copy, 2, f"{copy.name}.bias_codes", whole.astype(np.int32), steps, axis=0)
-
-    def _restored(self, copy: onnx.NodeProto, place: int, name: str, codes: np.ndarray, scale: np.ndarray, *, axis: int) -> None:
-        per_axis = scale.size > 1
-        zero = np.zeros(scale.shape if per_axis else (), codes.dtype)
-        inputs = [
-            self._constant(name, codes),
-            self._constant(f"{name}.scale", scale if per_axis else scale.reshape(())),
-            self._constant(f"{name}.zero", zero),
-        ]
-        copy.input[place] = self._add(
-            "DequantizeLinear", inputs, f"{name}.restored", f"{name}.DQ", **({"axis": axis} if per_axis else {})
-        )
+        self.restored(copy, 2, f"{copy.name}.bias_codes", whole.astype(np.int32), steps, axis=0)
 
     def _prelu(self, unit: Unit) -> None:
         node = unit.main
@@ -297,17 +261,17 @@ class _Writer:
         pair, zero = self._pair(source), self._pair(source)[1]
         bent, code = slopes.max() > 1, f"{source}.code"
         if bent:
-            code = self._add("Min", [f"{source}.code", zero], f"{target}.below", f"{node.name}.below")
-        read = self._add("DequantizeLinear", [code, *pair], f"{target}.read", f"{node.name}.read")
+            code = self.add("Min", [f"{source}.code", zero], f"{target}.below", f"{node.name}.below")
+        read = self.add("DequantizeLinear", [code, *pair], f"{target}.read", f"{node.name}.read")
         conv = helper.make_node("Conv", [read, ""], [f"{target}.bent"], name=node.name, group=int(channels), kernel_shape=[1, 1])
-        self._restored(conv, 1, f"{node.name}.slope_codes", codes, scale, axis=0)
+        self.restored(conv, 1, f"{node.name}.slope_codes", codes, scale, axis=0)
         self.nodes.append(conv)
-        sloped = self._add("QuantizeLinear", [f"{target}.bent", *pair], f"{target}.sloped", f"{node.name}.sloped")
+        sloped = self.add("QuantizeLinear", [f"{target}.bent", *pair], f"{target}.sloped", f"{node.name}.sloped")
         if bent:
-            above = self._add("Max", [f"{source}.code", zero], f"{target}.above", f"{node.name}.above")
-            shifted = self._add("Sub", [sloped, zero], f"{target}.shifted", f"{node.name}.shifted")
-            self._add("Add", [above, shifted], f"{target}.code", f"{node.name}.sides")
+            above = self.add("Max", [f"{source}.code", zero], f"{target}.above", f"{node.name}.above")
+            shifted = self.add("Sub", [sloped, zero], f"{target}.shifted", f"{node.name}.shifted")
+            self.add("Add", [above, shifted], f"{target}.code", f"{node.name}.sides")
         else:
-            self._add("Max", [f"{source}.code", sloped], f"{target}.code", f"{node.name}.Max")
+            self.add("Max", [f"{source}.code", sloped], f"{target}.code", f"{node.name}.Max")
         if target in self.outputs:
             self._dequantize(target, target, f"{target}.DQ")

@@ -1,0 +1,71 @@
+"""A float graph being rewritten with Q and DQ: its nodes in order, its constants, and how it is closed."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+__all__ = ["QdqGraph"]
+
+
+class QdqGraph:
+    """Nodes and constants of the graph that is written.
+
+    Args:
+        model: FP32; it is not changed.
+
+    Attributes:
+        protos: the float graph's nodes by name.
+        outputs: what must be there as float under its own name: the graph's outputs, and what a subgraph reads from outside.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.proto = ir.to_proto(model)
+        self.protos = {node.name: node for node in self.proto.graph.node}
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        self.outputs = {value.name for value in model.graph.outputs} | {
+            value.name
+            for node in model.graph
+            for value in node.outputs
+            if any(use.node.graph is not model.graph for use in value.uses())
+        }
+
+    def constant(self, name: str, array: np.ndarray) -> str:
+        """Name an initializer; the first array of a name stays."""
+        if name not in self.constants:
+            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        return name
+
+    def add(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: object) -> str:
+        """Append a node; its output's name."""
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
+        return output
+
+    def restored(self, copy: onnx.NodeProto, place: int, name: str, codes: np.ndarray, scale: np.ndarray, *, axis: int) -> None:
+        """Let a node read constant codes through a DQ."""
+        per_axis = scale.size > 1
+        zero = np.zeros(scale.shape if per_axis else (), codes.dtype)
+        inputs = [
+            self.constant(name, codes),
+            self.constant(f"{name}.scale", scale if per_axis else scale.reshape(())),
+            self.constant(f"{name}.zero", zero),
+        ]
+        copy.input[place] = self.add(
+            "DequantizeLinear", inputs, f"{name}.restored", f"{name}.DQ", **({"axis": axis} if per_axis else {})
+        )
+
+    def closed(self) -> ir.Model:
+        """The graph of the nodes so far, with what they read and no more."""
+        graph = self.proto.graph
+        del graph.node[:], graph.initializer[:]
+        graph.node.extend(self.nodes)
+        used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+        graph.initializer.extend(tensor for name, tensor in self.constants.items() if name in used)
+        made = {name for node in graph.node for name in node.output}
+        for index in reversed(range(len(graph.value_info))):
+            if graph.value_info[index].name not in made:
+                del graph.value_info[index]
+        return ir.from_proto(self.proto)

@@ -1,0 +1,179 @@
+"""`int8.bits16` and `int8.weights`: what they promise, end to end in ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import onnx_ir as ir
+import pytest
+from graphs import network, optimized, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from octavo.calibration.collector import collect
+from octavo.errors import CalibrationError, QuantizationError
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
+from octavo.quantization.int8.correction import rounded_weights, weight_codes
+from octavo.runtime.noise import sqnr_db
+
+GENERATOR = np.random.default_rng(31)
+IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]
+
+
+def he(*shape: int) -> np.ndarray:
+    return (GENERATOR.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))).astype(np.float32)
+
+
+def narrow() -> ir.Model:
+    """A PRelu whose first channel is a hundred times larger than those that the last Conv listens to."""
+    spread = np.array([100, *[1] * 7], np.float32).reshape(-1, 1, 1, 1)
+    tensors = {
+        "stem": he(8, 3, 3, 3) * spread,
+        "slopes": np.full((8, 1, 1), 0.2, np.float32),
+        "last": he(4, 8, 1, 1) / spread.reshape(1, -1, 1, 1) ** 2,
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("PRelu", ["a", "slopes"], ["p"], "act"),
+        oh.make_node("MaxPool", ["p"], ["m"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        oh.make_node("Conv", ["m", "last"], ["y"], "last"),
+        oh.make_node("Relu", ["y"], ["z"], "tail"),
+    ]
+    return network(nodes, tensors, ["z", "p"])
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return narrow()
+
+
+@pytest.fixture(scope="module")
+def statistics(model):
+    return statistics_of(model)
+
+
+def statistics_of(model: ir.Model):
+    return collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
+
+
+def sqnr(model: ir.Model, other: ir.Model, name: str, **options: object) -> float:
+    pairs = [(run(model, image)[name], run(other, image, **options)[name]) for image in IMAGES]
+    return sqnr_db(sum(float((a**2).sum()) for a, _ in pairs), sum(float(((a - b) ** 2).sum()) for a, b in pairs))
+
+
+def types_of(model: ir.Model) -> dict[str, np.dtype]:
+    """Tensor before each QuantizeLinear to the type of its codes."""
+    proto = ir.to_proto(model)
+    constants = {tensor.name: onh.to_array(tensor) for tensor in proto.graph.initializer}
+    return {
+        node.input[0].removesuffix(".raw"): constants[node.input[2]].dtype
+        for node in proto.graph.node
+        if node.op_type == "QuantizeLinear"
+    }
+
+
+class TestSixteenBits:
+    @pytest.mark.parametrize("target", ["cpu", "arm"])
+    @pytest.mark.parametrize("optimization", ["off", "all"])
+    def test_named_tensors_have_16_bits_and_serve_what_8_cannot(self, target, optimization, model, statistics):
+        plain, wide = (
+            quantize_static(model, statistics, Int8(method="minmax", target=target, bits16=names)).model
+            for names in ((), ("a", "p", "m"))
+        )
+        proto = ir.to_proto(wide)
+        onnx.checker.check_model(proto, full_check=True)
+        assert [entry.version for entry in proto.opset_import if not entry.domain] == [21]
+        types = types_of(wide)
+        assert {name for name, kind in types.items() if kind == np.uint16} == {"a", "p", "m"}
+        assert len(types) > 3
+        for name in ("p", "z"):
+            assert sqnr(model, wide, name, optimization=optimization) > sqnr(model, plain, name, optimization=optimization) + 6
+        assert sqnr(model, wide, "z", optimization=optimization) > 30
+
+    def test_around_them_onnx_runtime_computes_in_float(self, model, statistics, tmp_path):
+        wide = quantize_static(model, statistics, Int8(bits16=("m",))).model
+        ops = [node.op_type for node in optimized(wide, tmp_path).graph.node]
+        assert ops.count("QLinearConv") == 2, "stem and PRelu"
+        assert len([op for op in ops if op in ("Conv", "FusedConv")]) == 1, "the Conv that reads 16 bits"
+
+    def test_a_pattern_means_what_shares_its_histogram_too(self, statistics):
+        nodes = [
+            oh.make_node("Conv", ["x", "w"], ["stem/out"], "stem"),
+            oh.make_node("Relu", ["stem/out"], ["relu/out"], "relu"),
+            oh.make_node("Conv", ["relu/out", "v"], ["y"], "last"),
+        ]
+        model = network(nodes, {"w": he(8, 3, 1, 1), "v": he(4, 8, 1, 1)}, ["y"])
+        found = statistics_of(model)
+        for pattern in ("stem/*", "relu/out"):
+            assert types_of(quantize_static(model, found, Int8(bits16=(pattern,))).model)["relu/out"] == np.uint16
+
+    def test_the_judge_and_the_repair_take_them(self, model, statistics):
+        images = Images(IMAGES[:5], IMAGES[5:])
+        plain, wide = (quantize_static(model, statistics, Int8(bits16=names), images) for names in ((), ("p", "a", "m")))
+        assert wide.measured["all_int8_db"] > plain.measured["all_int8_db"] + 6
+        again = quantize_static(model, statistics, Int8(bits16=("p", "a", "m")), images)
+        assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(wide.model).SerializeToString()
+
+    def test_a_name_without_a_tensor_is_an_error(self, model, statistics):
+        with pytest.raises(CalibrationError, match=r"`int8.bits16` names 'stemm'"):
+            quantize_static(model, statistics, Int8(bits16=("stemm",)))
+        with pytest.raises(QuantizationError, match="'p', and no tensor of this name or pattern is quantized"):
+            quantize_static(model, statistics, Int8(bits16=("p",), keep_float=("act", "pool", "last")))
+
+    def test_qoperator_keeps_them(self, model, statistics):
+        fused = quantize_static(model, statistics, Int8(bits16=("m",), format="qoperator")).model
+        assert sqnr(model, fused, "p") > 20
+        assert np.dtype(np.uint16) in types_of(fused).values()
+
+
+WEIGHTS = arrays(np.float32, (5, 4, 3, 3), elements=st.floats(-1e4, 1e4, width=32))
+
+
+class TestWeightsOfLeastError:
+    @settings(max_examples=40, deadline=None)
+    @given(WEIGHTS, st.booleans(), st.sampled_from([7, 8]), st.sampled_from([0, 1]))
+    def test_never_worse_than_minmax_in_any_channel_and_codes_fit(self, weights, per_channel, bits, axis):
+        errors = {}
+        for method in ("minmax", "mse"):
+            options = {"per_channel": per_channel, "bits": bits, "method": method}
+            codes, scale = weight_codes(weights, axis, **options)
+            assert np.abs(codes).max() <= (127 if bits == 8 else 64)
+            assert scale.dtype == np.float32
+            assert (scale > 0).all()
+            others = tuple(place for place in range(4) if place != axis) if per_channel else None
+            rounded = rounded_weights(weights, axis, **options).astype(np.float64)
+            errors[method] = np.square(rounded - weights).sum(axis=others)
+        assert (errors["mse"] <= errors["minmax"] * (1 + 1e-6)).all()
+
+    def test_an_outlier_is_clipped_where_that_helps_the_rest(self):
+        weights = GENERATOR.standard_normal((4, 65536)).astype(np.float32)
+        weights[:, 0] = 12
+        codes, scale = weight_codes(weights, 0, per_channel=True, bits=7, method="mse")
+        wide = weight_codes(weights, 0, per_channel=True, bits=7)[1]
+        assert (scale < 0.9 * wide).all()
+        assert (codes[:, 0] == 64).all()
+
+    @pytest.mark.parametrize("value", [0.0, 1e-41, 5e-37])
+    def test_a_channel_of_nothing_stays_finite(self, value):
+        weights = np.full((3, 8), value, np.float32)
+        assert np.isfinite(rounded_weights(weights, 0, per_channel=True, bits=8, method="mse")).all()
+
+    def test_the_setting_reaches_both_files(self):
+        weights = GENERATOR.standard_normal((256, 3, 16, 16)).astype(np.float32)
+        weights[3, 1, 2, 2] = 14
+        model = network([oh.make_node("Conv", ["x", "w"], ["y"], "stem")], {"w": weights}, ["y"])
+        stored = {}
+        for method in ("minmax", "mse"):
+            recipe = Int8(weights=method, target="cpu-no-vnni", per_channel=False)
+            results = quantize_static(model, statistics_of(model), recipe), quantize_dynamic(model, recipe)
+            names = ("stem.weight_codes", "stem.weight.int8")
+            stored[method] = [
+                result.model.graph.initializers[name].const_value.numpy() for result, name in zip(results, names, strict=True)
+            ]
+            np.testing.assert_array_equal(*stored[method])
+        assert (np.abs(stored["minmax"][0].astype(int)) == 64).sum() == 1
+        assert np.abs(stored["mse"][0].astype(int)).sum() > 1.05 * np.abs(stored["minmax"][0].astype(int)).sum()

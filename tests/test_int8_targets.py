@@ -1,0 +1,298 @@
+"""Each `int8.target`: which integers the file holds, where Q and DQ stand, and that it runs and is near FP32 in ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import onnx_ir as ir
+import pytest
+from graphs import AS_ON_ARM, network, optimized, run
+
+from octavo.calibration.collector import collect
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8.draft import prepared
+from octavo.quantization.int8.input_layout import place_inputs
+from octavo.quantization.int8.targets import TARGETS
+from octavo.quantization.int8.units import units_of
+from octavo.runtime.noise import sqnr_db
+
+GENERATOR = np.random.default_rng(29)
+IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(10)]
+
+
+def he(*shape: int) -> np.ndarray:
+    return (GENERATOR.standard_normal(shape) * np.sqrt(2 / max(np.prod(shape[1:]), 1))).astype(np.float32)
+
+
+TENSORS = {
+    "stem": he(16, 3, 3, 3),
+    "stem.b": he(16, 1)[:, 0] * np.float32(0.2),
+    "depth": he(16, 1, 3, 3) * np.float32(0.7),
+    "point": he(16, 16, 1, 1),
+    "point.b": he(16, 1)[:, 0] * np.float32(0.1),
+    "again": he(16, 16, 1, 1),
+    "wide": he(16, 32, 1, 1),
+    "head": he(10, 16),
+    "slopes": np.linspace(0.1, 0.4, 16, dtype=np.float32).reshape(-1, 1, 1),
+    "scales": np.array([1, 1, 2, 2], np.float32),
+}
+
+
+def conv(source: str, target: str, weights: str, *bias: str) -> onnx.NodeProto:
+    pads = {"pads": [1, 1, 1, 1]} if weights in ("stem", "depth") else {}
+    return oh.make_node("Conv", [source, weights, *bias], [target], target, **pads, **({"group": 16} if weights == "depth" else {}))
+
+
+def branches() -> ir.Model:
+    """SiLU, a residual Add, PRelu, a depthwise Conv, pools, nearest Resize, a Concat and a Gemm."""
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("Sigmoid", ["a"], ["s"], "s"),
+        oh.make_node("Mul", ["a", "s"], ["silu"], "silu"),
+        conv("silu", "d", "depth"),
+        oh.make_node("PRelu", ["d", "slopes"], ["p"], "p"),
+        conv("p", "b", "point", "point.b"),
+        oh.make_node("Add", ["silu", "b"], ["sum"], "sum"),
+        oh.make_node("MaxPool", ["sum"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+        oh.make_node("Resize", ["m", "", "scales"], ["up"], "up", mode="nearest"),
+        oh.make_node("Concat", ["up", "silu"], ["j"], "j", axis=1),
+        conv("j", "c", "wide"),
+        oh.make_node("Relu", ["c"], ["r"], "r"),
+        conv("r", "e", "again"),
+        oh.make_node("LeakyRelu", ["e"], ["l"], "l", alpha=0.1),
+        oh.make_node("GlobalAveragePool", ["l"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "y", transB=1),
+    ]
+    return network(nodes, TENSORS, ["y"])
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return branches()
+
+
+@pytest.fixture(scope="module")
+def statistics(model):
+    return statistics_of(model)
+
+
+def statistics_of(model: ir.Model):
+    return collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
+
+
+def sqnr(model: ir.Model, other: ir.Model, **options: object) -> float:
+    pairs = [(run(model, image)["y"], run(other, image, **options)["y"]) for image in IMAGES]
+    return sqnr_db(sum(float((a**2).sum()) for a, _ in pairs), sum(float(((a - b) ** 2).sum()) for a, b in pairs))
+
+
+class Graph:
+    """What tests ask of a Q/DQ graph."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.proto = ir.to_proto(model)
+        onnx.checker.check_model(self.proto, full_check=True)
+        self.nodes = {node.name: node for node in self.proto.graph.node}
+        self.makers = {name: node for node in self.proto.graph.node for name in node.output}
+        self.constants = {tensor.name: onh.to_array(tensor) for tensor in self.proto.graph.initializer}
+
+    def of(self, op: str) -> list[onnx.NodeProto]:
+        return [node for node in self.proto.graph.node if node.op_type == op]
+
+    def activations(self) -> list[onnx.NodeProto]:
+        """The QuantizeLinear nodes."""
+        return self.of("QuantizeLinear")
+
+    def reads_codes(self, name: str) -> list[bool]:
+        """For each data input of a node: whether a DQ makes it."""
+        found = [self.makers.get(source) for source in self.nodes[name].input if source and source not in self.constants]
+        return [maker is not None and maker.op_type == "DequantizeLinear" for maker in found]
+
+    def zero_points(self) -> set[tuple[str, bool]]:
+        """(dtype, all are zero) of the activations' zero points."""
+        points = [self.constants[node.input[2]] for node in self.activations()]
+        return {(str(point.dtype), bool((point == 0).all())) for point in points}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: array for name, array in self.constants.items() if name.endswith(".weight_codes")}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("optimization", ["off", "all"])
+def test_every_target_runs_near_fp32_in_onnx_runtime(target, optimization, model, statistics):
+    result = quantize_static(model, statistics, Int8(target=target, method="minmax")).model
+    # Symmetric activations and 7-bit weights each cost up to 6 dB.
+    least = {"tensorrt": 19, "cpu-no-vnni": 19}.get(target, 23)
+    assert sqnr(model, result, optimization=optimization) > least
+    weights = Graph(result).weights()
+    assert len(weights) == 6
+    limit = 64 if target == "cpu-no-vnni" else 127
+    assert {str(array.dtype) for array in weights.values()} == {"int8"}
+    assert max(np.abs(array.astype(int)).max() for array in weights.values()) == limit
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_with_images_what_is_kept_holds_the_bound_and_bytes_repeat(target, model, statistics):
+    images = Images(IMAGES[:6], IMAGES[6:])
+    first, second = (quantize_static(model, statistics, Int8(target=target), images) for _ in range(2))
+    assert first.measured["db"] >= first.measured["fidelity_db"]
+    assert ir.to_proto(first.model).SerializeToString() == ir.to_proto(second.model).SerializeToString()
+
+
+class TestArm:
+    def test_the_codes_are_those_of_cpu_less_128(self, model, statistics):
+        made = {target: Graph(quantize_static(model, statistics, Int8(target=target)).model) for target in ("cpu", "arm")}
+        pairs = [{node.name: node for node in graph.activations()} for graph in made.values()]
+        assert pairs[0].keys() == pairs[1].keys()
+        for name in pairs[0]:
+            unsigned, signed = (made[target].constants[pair[name].input[2]] for target, pair in zip(made, pairs, strict=True))
+            scales = [made[target].constants[pair[name].input[1]] for target, pair in zip(made, pairs, strict=True)]
+            assert (unsigned.dtype, signed.dtype) == (np.uint8, np.int8)
+            np.testing.assert_array_equal(scales[0], scales[1])
+            head = made["cpu"].nodes[name].input[2] == "octavo.head.zero"
+            np.testing.assert_array_equal(unsigned.astype(int) - (0 if head else 128), signed)
+
+    def test_the_same_kernels_are_fused_as_for_cpu(self, model, statistics, tmp_path):
+        counts = []
+        for target in ("cpu", "arm"):
+            (tmp_path / target).mkdir()
+            made = quantize_static(model, statistics, Int8(target=target)).model
+            ops = [node.op_type for node in optimized(made, tmp_path / target, entries=AS_ON_ARM).graph.node]
+            counts.append({op: ops.count(op) for op in ("QLinearConv", "QGemm", "QLinearAdd", "Conv", "PRelu", "Max")})
+        assert counts[0] == counts[1]
+        assert counts[0]["QLinearConv"] == 6, "one of them PRelu's"
+        assert counts[0]["Conv"] == 0
+
+
+class TestBeforeInputs:
+    @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
+    def test_weighted_layers_read_codes_and_nothing_is_quantized_before_an_activation(self, target, model, statistics):
+        graph = Graph(quantize_static(model, statistics, Int8(target=target)).model)
+        for name in ("a", "d", "b", "c", "e"):
+            assert graph.nodes[name].input[1].endswith(".weight_codes.restored")
+        for node in graph.activations():
+            maker = graph.makers.get(node.input[0])
+            assert maker is None or maker.name in ("silu", "p", "b", "sum", "r", "l", "g", "j", "f")
+            for fused in ("a", "d", "c", "e"):
+                assert node.input[0] != fused, "the activation behind is fused into the Conv"
+        for name in ("s", "p", "l", "r"):
+            assert not any(graph.reads_codes(name))
+        assert {"Sigmoid", "Mul", "PRelu", "LeakyRelu", "Relu"} <= {node.op_type for node in graph.proto.graph.node}
+        assert not {"Max", "Min"} & {node.op_type for node in graph.proto.graph.node}
+
+    @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
+    def test_biases_stay_float_and_corrected(self, target, model, statistics):
+        graph = Graph(quantize_static(model, statistics, Int8(target=target)).model)
+        bias = graph.constants[graph.nodes["a"].input[2]]
+        assert bias.dtype == np.float32
+        assert not any(array.dtype == np.int32 for array in graph.constants.values())
+        plain = Graph(quantize_static(model, statistics, Int8(target=target, correction="none")).model)
+        np.testing.assert_array_equal(plain.constants[plain.nodes["a"].input[2]], TENSORS["stem.b"])
+        assert not np.array_equal(bias, TENSORS["stem.b"])
+
+    def test_openvino_gets_one_q_a_tensor_and_integers_through_carriers(self, model, statistics):
+        graph = Graph(quantize_static(model, statistics, Int8(target="openvino", method="minmax")).model)
+        sources = [node.input[0] for node in graph.activations()]
+        assert len(sources) == len(set(sources))
+        assert graph.reads_codes("sum") == [True, True]
+        assert graph.reads_codes("m") == [True]
+        # What MaxPool and Resize put out are codes already, of the scale that the Concat's other input has.
+        assert not {"m", "up", "j"} & set(sources)
+        assert graph.nodes["up"].input[0] == "m"
+        assert graph.nodes["c"].input[0] == "j"
+        scales = {node.input[0]: graph.constants[node.input[1]] for node in graph.activations()}
+        assert scales["sum"] == scales["silu"]
+        assert {dtype for dtype, _ in graph.zero_points()} <= {"uint8", "int8"}
+
+    def test_openvino_gives_channels_before_a_depthwise_conv_a_scale_each(self):
+        spread = np.geomspace(0.01, 1, 16).astype(np.float32)
+        nodes = [
+            conv("x", "a", "uneven"),
+            oh.make_node("Sigmoid", ["a"], ["s"], "s"),
+            oh.make_node("Mul", ["a", "s"], ["silu"], "silu"),
+            conv("silu", "d", "back"),
+            conv("d", "y", "point"),
+        ]
+        tensors = TENSORS | {"uneven": TENSORS["point"][:, :3] * spread.reshape(-1, 1, 1, 1)}
+        tensors["depth"] = TENSORS["depth"] / spread.reshape(-1, 1, 1, 1)
+        nodes[3] = conv("silu", "d", "depth")
+        model = network(nodes, tensors, ["y"])
+        found = statistics_of(model)
+        with_scales = quantize_static(model, found, Int8(target="openvino", method="minmax")).model
+        graph = Graph(with_scales)
+        (node,) = [node for node in graph.activations() if node.input[0] == "silu"]
+        zero = graph.constants[node.input[2]]
+        assert (zero.shape, zero.dtype, zero.any()) == ((16,), np.int8, False)
+        per_tensor = quantize_static(model, found, Int8(target="tensorrt", method="minmax")).model
+        assert sqnr(model, with_scales) > sqnr(model, per_tensor) + 6
+        # With images to choose by, it is chosen where it measures better.
+        chosen = quantize_static(model, found, Int8(target="openvino", method="minmax"), Images(IMAGES[:6], IMAGES[6:]))
+        tried = chosen.measured["tried_db"]
+        assert tried["minmax, by channel"] > tried["minmax"] + 3
+        assert chosen.measured["all_int8_db"] == max(tried.values())
+
+    def test_tensorrt_takes_zero_points_of_zero_and_leaves_an_input_of_the_add_to_the_conv(self, model, statistics):
+        graph = Graph(quantize_static(model, statistics, Int8(target="tensorrt")).model)
+        assert graph.zero_points() == {("int8", True)}
+        assert "b" not in {node.input[0] for node in graph.activations()}
+        assert graph.reads_codes("sum") == [True, False]
+        # Carriers and Concat are left to TensorRT, which moves Q and DQ across them.
+        assert graph.reads_codes("j") == [False, False]
+        assert graph.reads_codes("m") == [False]
+        assert graph.nodes["c"].input[0] == "j.restored"
+        assert {node.op_type for node in graph.proto.graph.node if node.domain} == set()
+        assert {entry.domain for entry in graph.proto.opset_import} == {""}
+
+    def test_of_two_projections_the_later_one_fuses(self):
+        nodes = [
+            conv("x", "a", "stem"),
+            oh.make_node("Relu", ["a"], ["r"], "r"),
+            conv("r", "b", "point"),
+            conv("r", "c", "again"),
+            oh.make_node("Add", ["c", "b"], ["sum"], "sum"),
+            conv("sum", "y", "point"),
+        ]
+        model = network(nodes, TENSORS, ["y"])
+        graph = Graph(quantize_static(model, statistics_of(model), Int8(target="tensorrt")).model)
+        assert list(graph.nodes["sum"].input) == ["c", "b.restored"]
+
+    @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
+    def test_keep_float_and_the_tail_are_float_in_the_file_and_in_the_record(self, target, tmp_path):
+        nodes = [
+            conv("x", "a", "stem"),
+            oh.make_node("Relu", ["a"], ["r"], "r"),
+            conv("r", "b", "point"),
+            oh.make_node("Relu", ["b"], ["t"], "t"),
+            conv("t", "c", "again"),
+            oh.make_node("Concat", ["c", "r"], ["y"], "y", axis=1),
+        ]
+        # A channel a hundred times smaller than others would not survive one scale for all.
+        weights = TENSORS["point"] * np.geomspace(0.01, 1, 16, dtype=np.float32).reshape(-1, 1, 1, 1)
+        model = network(nodes, TENSORS | {"point": weights}, ["y"])
+        result = quantize_static(model, statistics_of(model), Int8(target=target, keep_float=("b",)))
+        records = {decision.node: (decision.precision, decision.reason) for decision in result.decisions}
+        assert records["b"] == ("float", "keep_float: b")
+        assert records["y"][0] == "float"
+        assert records["c"][0] == "int8"
+        graph = Graph(result.model)
+        assert graph.reads_codes("b") == [False]
+        assert graph.nodes["b"].input[1] == "point"
+        stored = [onh.to_array(tensor) for tensor in optimized(result.model, tmp_path).graph.initializer]
+        shrunk = [array for array in stored if array.dtype == np.float32 and array.size == weights.size]
+        assert any(np.array_equal(np.sort(array.ravel()), np.sort(weights.ravel())) for array in shrunk)
+
+    def test_what_no_int8_unit_reads_is_not_quantized(self):
+        nodes = [
+            conv("x", "a", "stem"),
+            oh.make_node("MaxPool", ["a"], ["m"], "m", kernel_shape=[2, 2]),
+            oh.make_node("Exp", ["m"], ["e"], "e"),
+            conv("e", "y", "point"),
+        ]
+        model = prepared(network(nodes, TENSORS, ["y"]))
+        reasons = {unit.name: reason for unit, reason in place_inputs(units_of(model), {}, TARGETS["openvino"]).items()}
+        assert reasons["m"] == "nothing that reads it is INT8"
+        assert reasons["e"] == "no INT8 rule for Exp"
+        assert reasons["a"] == reasons["y"] == ""
