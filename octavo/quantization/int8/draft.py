@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
+from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.params.grammar import Int8
@@ -54,6 +55,7 @@ def prepared(model: ir.Model) -> ir.Model:
     copy = ir.from_proto(ir.to_proto(model))
     MeanToPoolPass()(copy)
     FoldBatchNormPass()(copy)
+    FocusToConvPass()(copy)
     return copy
 
 
