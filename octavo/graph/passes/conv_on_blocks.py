@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.qdq import codes_of_input, constant_of, new_constant, pruned
+from octavo.graph.passes.qdq import codes_of_input, constant_of, new_constant, pruned, shape_of_codes
 
 __all__ = ["Blocks", "ConvOnBlocksPass", "blocks_of"]
 
@@ -112,7 +112,7 @@ def _rewrite(model: ir.Model, conv: ir.Node) -> bool:
     zero = constant_of(restored.inputs[2]) if len(restored.inputs) > 2 else np.zeros(1)
     if codes is None or codes.dtype != np.int8 or codes.ndim != 4 or zero is None or zero.any():
         return False
-    shape = _shape(source.codes)
+    shape = shape_of_codes(source.codes)
     blocks = blocks_of(conv, shape, codes.shape[2:]) if shape is not None else None
     if blocks is None:
         return False
@@ -131,11 +131,3 @@ def _rewrite(model: ir.Model, conv: ir.Node) -> bool:
         conv.attributes[name] = ir.AttrInt64s(name, list(value))
     pruned(model, [source.node, restored])
     return True
-
-
-def _shape(codes: ir.Value) -> list[object] | None:
-    """The shape of codes: their own, or that of what their QuantizeLinear reads."""
-    maker = codes.producer()
-    if codes.shape is None and maker is not None and maker.op_type == "QuantizeLinear":
-        codes = maker.inputs[0]
-    return None if codes.shape is None else list(codes.shape)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Quantized", "between", "codes_of_input", "constant_of", "forget", "new_constant", "pruned"]
+__all__ = ["Quantized", "between", "codes_of_input", "constant_of", "forget", "new_constant", "pruned", "shape_of_codes"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class Quantized:
     node: ir.Node
     scale: np.ndarray
     zero_point: np.ndarray
+
+    def is_alike(self, quantize: ir.Node) -> bool:
+        """Whether a QuantizeLinear makes codes of the same meaning."""
+        return constant_of(quantize.inputs[1]) == self.scale and constant_of(quantize.inputs[2]) == self.zero_point
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
@@ -44,17 +48,25 @@ def codes_of_input(value: ir.Value | None) -> Quantized | None:
 
 
 def between(node: ir.Node) -> tuple[Quantized, ir.Node] | None:
-    """The DQ before and the Q behind a node that has one input of each kind and no other reader; None where there are none."""
+    """What a node reads as codes, and the Q that alone reads its output, with one uint8 zero point; None where it is not so."""
     before = codes_of_input(node.inputs[0])
     value = node.outputs[0]
     uses = list(value.uses())
     if before is None or len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != "QuantizeLinear":
         return None
     after = uses[0].node
-    zero_point = constant_of(after.inputs[2]) if len(after.inputs) > 2 else None
-    if zero_point is None or zero_point.dtype != np.uint8 or zero_point.size != 1 or constant_of(after.inputs[1]) is None:
+    scale, zero_point = constant_of(after.inputs[1]), constant_of(after.inputs[2]) if len(after.inputs) > 2 else None
+    if scale is None or zero_point is None or scale.size != 1 or zero_point.dtype != np.uint8:
         return None
     return before, after
+
+
+def shape_of_codes(codes: ir.Value) -> list[object] | None:
+    """The shape of codes: their own, or that of what their QuantizeLinear reads."""
+    maker = codes.producer()
+    if codes.shape is None and maker is not None and maker.op_type == "QuantizeLinear":
+        codes = maker.inputs[0]
+    return None if codes.shape is None else list(codes.shape)
 
 
 def new_constant(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:

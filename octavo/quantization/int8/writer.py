@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
+from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import Unit
 from octavo.quantization.int8.weights import Codes
@@ -31,7 +32,7 @@ from octavo.quantization.int8.weights import Codes
 __all__ = ["write_qdq"]
 
 # What ONNX Runtime runs faster than the graph as it stands, with the same codes.
-_FORMS = (ConvOnBlocksPass,)
+_FORMS = (ConvOnBlocksPass, UpsampleByTilePass)
 
 
 def write_qdq(
@@ -96,7 +97,17 @@ class _Writer:
         for index in reversed(range(len(graph.value_info))):
             if graph.value_info[index].name not in made:
                 del graph.value_info[index]
-        return ir.from_proto(self.proto)
+        return self._shaped(ir.from_proto(self.proto))
+
+    def _shaped(self, model: ir.Model) -> ir.Model:
+        """Codes have the shape of what they stand for."""
+        known = {value.name: value.shape for unit in self.units for value in (*unit.inputs, *unit.outputs, *unit.inner)}
+        for value in (value for node in model.graph for value in node.outputs):
+            name = (value.name or "").removesuffix(".code")
+            if name != value.name and name in self.scales and known.get(name) is not None:
+                value.shape = ir.Shape(list(known[name]))
+                value.dtype = ir.DataType.from_numpy(self.scales[name].zero_point.dtype)
+        return model
 
     # Tensors
 
