@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
+from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import Unit
@@ -32,7 +33,7 @@ from octavo.quantization.int8.weights import Codes
 __all__ = ["write_qdq"]
 
 # What ONNX Runtime runs faster than the graph as it stands, with the same codes.
-_FORMS = (ConvOnBlocksPass, UpsampleByTilePass)
+_FORMS = (ConvOnBlocksPass, PoolByDepthwisePass, UpsampleByTilePass)
 
 
 def write_qdq(
