@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
+from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.prelu_by_conv import PReluByConvPass
 from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
@@ -34,7 +35,7 @@ from octavo.quantization.int8.weights import Codes
 __all__ = ["write_qdq"]
 
 # What ONNX Runtime runs faster than the graph as it stands, with the same codes and the same float values.
-_FORMS = (ConvOnBlocksPass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass)
+_FORMS = (ConvOnBlocksPass, PadDepthwisePass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass)
 
 
 def write_qdq(
