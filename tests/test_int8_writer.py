@@ -145,6 +145,13 @@ def test_conv_relu_clip_add_pool_and_gemm_run_as_integers(tmp_path):
     assert (found["QuantizeLinear"], found.get("DequantizeLinear", 0)) == (1, 0)
 
 
+def test_only_what_no_int8_layer_comes_behind_has_a_scale_for_each_channel():
+    """`a` is read by float alone, yet leads to `y`: its DequantizeLinear would run with the channels last, which is slow."""
+    nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("Tanh", ["a"], ["t"], "t"), conv("t", "y")]
+    made = written(nodes, ["y"])
+    assert (made.scales["a"].by_channel, made.scales["y"].by_channel) == (False, True)
+
+
 def test_stems_pools_and_upsampling_are_written_as_what_runs_fastest(tmp_path):
     nodes = [
         oh.make_node("Conv", ["x", "stem", "stem.b"], ["a"], "a", pads=[1, 1, 1, 1], strides=[2, 2]),

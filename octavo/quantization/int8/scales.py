@@ -86,17 +86,16 @@ def scales_of(
 
 
 def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
-    """Outputs of Convs that no INT8 unit reads: a scale for each channel."""
+    """Outputs of Convs that no INT8 unit comes behind: a scale for each channel.
+
+    Where one does, behind float units between, the kernels' layout reaches back over the DequantizeLinear, whose channels then come
+    last: 2 to 4 ns an element against 0.3.
+    """
     members = {node for unit in int8 for node in unit.nodes}
     heads = {}
     for unit in int8:
         value = unit.outputs[0]
-        if (
-            unit.kind != "linear"
-            or len(unit.nodes) > 1
-            or unit.main.op_type != "Conv"
-            or any(reader in members for reader in readers(value))
-        ):
+        if unit.kind != "linear" or len(unit.nodes) > 1 or unit.main.op_type != "Conv" or _leads_to(value, members):
             continue
         tensor = statistics.tensors.get(value.name or "")
         if value.name not in found or tensor is None or tensor.channel_high is None:
@@ -105,6 +104,19 @@ def _heads(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistic
             low, high = tensor.channel_low * np.float32(_HEAD_ROOM), tensor.channel_high * np.float32(_HEAD_ROOM)
             heads[value.name] = QParams.per_channel(low, high)
     return heads
+
+
+def _leads_to(value: ir.Value, members: set[ir.Node]) -> bool:
+    """Whether any of the nodes depends on a value."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for reader in readers(waiting.pop()):
+            if reader in members:
+                return True
+            new = [output for output in reader.outputs if output not in seen]
+            seen.update(new)
+            waiting.extend(new)
+    return False
 
 
 def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | None:
