@@ -120,7 +120,7 @@ def test_integer_units_run_as_integers_and_float_ones_as_floats(model):
     plain, integer = ({kernel.op_type for kernel in kernels} for kernels in graphs)
     assert {"QLinearConv", "QLinearAdd", "QLinearConcat", "QLinearSigmoid", "QLinearMul", "QLinearGlobalAveragePool"} <= integer
     assert not integer & {"Conv", "Add", "Sigmoid", "Mul", "PRelu", "DequantizeLinear"}
-    assert {"Conv", "QuickGelu", "PRelu"} <= plain
+    assert {"Conv", "QuickGelu", "LeakyRelu"} <= plain, "one slope for all channels is written as LeakyRelu"
     assert not any(name.startswith("QLinear") for name in plain)
 
 

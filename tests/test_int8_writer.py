@@ -145,6 +145,27 @@ def test_conv_relu_clip_add_pool_and_gemm_run_as_integers(tmp_path):
     assert (found["QuantizeLinear"], found.get("DequantizeLinear", 0)) == (1, 0)
 
 
+def test_only_what_no_int8_layer_comes_behind_has_a_scale_for_each_channel():
+    """`a` is read by float alone, yet leads to `y`: its DequantizeLinear would run with the channels last, which is slow."""
+    nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("Tanh", ["a"], ["t"], "t"), conv("t", "y")]
+    made = written(nodes, ["y"])
+    assert (made.scales["a"].by_channel, made.scales["y"].by_channel) == (False, True)
+
+
+def test_stems_pools_and_upsampling_are_written_as_what_runs_fastest(tmp_path):
+    nodes = [
+        oh.make_node("Conv", ["x", "stem", "stem.b"], ["a"], "a", pads=[1, 1, 1, 1], strides=[2, 2]),
+        oh.make_node("AveragePool", ["a"], ["p"], "p", kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1], count_include_pad=1),
+        oh.make_node("Resize", ["p", "", "twice"], ["u"], "u", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        conv("u", "y"),
+    ]
+    made = written(nodes, ["y"], tensors={"twice": np.array([1, 1, 2, 2], np.float32)})
+    assert made.sqnr()["y"] > 28
+    found = counts(made, tmp_path)
+    assert integer_only(found, "SpaceToDepth", "Tile", "Reshape"), found
+    assert (found["QLinearConv"], found["SpaceToDepth"], found["Tile"]) == (3, 1, 2)
+
+
 def test_silu_runs_as_integer_sigmoid_and_mul(tmp_path):
     nodes = [
         conv("x", "a", "stem", "stem.b"),

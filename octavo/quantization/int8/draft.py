@@ -12,6 +12,7 @@ from octavo.calibration.choice import named_tensors
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass
@@ -58,6 +59,7 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     OpsetUpPass(opset)(copy)
     MeanToPoolPass()(copy)
     FoldBatchNormPass()(copy)
+    FocusToConvPass()(copy)
     return copy
 
 

@@ -10,6 +10,7 @@
 - A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go
   into the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for
   box offsets and class logits would cost boxes most of their codes.
+- Last come passes over the Q/DQ graph (`_FORMS`): other forms of integer ops, with the same codes and faster kernels.
 - PRelu has no integer kernel. With every slope <= 1 it is Max(x, slope x): a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
 """
@@ -23,6 +24,11 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
+from octavo.graph.passes.pad_depthwise import PadDepthwisePass
+from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
+from octavo.graph.passes.prelu_by_conv import PReluByConvPass
+from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 from octavo.quantization.int8.qdq_graph import QdqGraph
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import CARRIERS, Unit
@@ -32,6 +38,8 @@ __all__ = ["write_qdq"]
 
 # What ONNX Runtime makes an integer kernel of where it stands between DQ and Q, besides what has weights.
 _FUSED = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"})
+# What ONNX Runtime runs faster than the graph as it stands, with the same codes and the same float values.
+_FORMS = (ConvOnBlocksPass, PadDepthwisePass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass)
 
 
 def write_qdq(
@@ -46,7 +54,10 @@ def write_qdq(
         scales: of each tensor to quantize, by name.
         codes: of each weighted INT8 unit, by its node's name.
     """
-    return _Writer(model, units, int8, scales, codes).written()
+    result = _Writer(model, units, int8, scales, codes).written()
+    for form in _FORMS:
+        form()(result)
+    return result
 
 
 class _Writer(QdqGraph):
@@ -74,7 +85,17 @@ class _Writer(QdqGraph):
                 self._prelu(unit)
             else:
                 self._integer(unit)
-        return self.closed()
+        return self._shaped(self.closed())
+
+    def _shaped(self, model: ir.Model) -> ir.Model:
+        """Codes have the shape of what they stand for."""
+        known = {value.name: value.shape for unit in self.units for value in (*unit.inputs, *unit.outputs, *unit.inner)}
+        for value in (value for node in model.graph for value in node.outputs):
+            name = (value.name or "").removesuffix(".code")
+            if name != value.name and name in self.scales and known.get(name) is not None:
+                value.shape = ir.Shape(list(known[name]))
+                value.dtype = ir.DataType.from_numpy(self.scales[name].zero_point.dtype)
+        return model
 
     # Tensors
 
@@ -166,7 +187,7 @@ class _Writer(QdqGraph):
         if quantized:
             self._protect(unit.nodes[-1])
         for value in quantized:
-            self._add("QuantizeLinear", [self._guarded(value), *self._pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
+            self.add("QuantizeLinear", [self._guarded(value), *self._pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
 
     def _protect(self, last: ir.Node) -> None:
         """Keep the float Conv that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
@@ -200,7 +221,7 @@ class _Writer(QdqGraph):
             return value.name
         if not all(self._from_codes(read) for read in node.inputs if read is not None and read.dtype == ir.DataType.FLOAT):
             return value.name
-        return self._add("LeakyRelu", [value.name], f"{value.name}.guarded", f"{value.name}.guard", alpha=1.0)
+        return self.add("LeakyRelu", [value.name], f"{value.name}.guarded", f"{value.name}.guard", alpha=1.0)
 
     def _from_codes(self, value: ir.Value) -> bool:
         """Whether a float reader gets a tensor out of a DequantizeLinear, moved about or not."""
