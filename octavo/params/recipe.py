@@ -91,6 +91,8 @@ class Int8(Block):
     fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.
     correction: Literal["none", "bias"] = "bias"
+    # Last Convs that put out maps (boxes, scores, masks) stay float: one position decides there, and 8 bits are 2 % of a box.
+    float_heads: bool = True
     # Where Q and DQ go. measured: each kind of work is timed in float and in INT8 on this machine; what is faster in float, borders
     # included, stays float. table:<file>: the same from a saved table (models/<model>/int8/costs.json): same table, same bytes.
     # all: everything that can be INT8 is, and repair goes by estimates.

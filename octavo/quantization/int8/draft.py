@@ -20,6 +20,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_shift
 from octavo.quantization.int8.equalization import equalize
 from octavo.quantization.int8.layouts import LAYOUTS
+from octavo.quantization.int8.placement import map_heads
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.scales import scales_of
 from octavo.quantization.int8.targets import target_of
@@ -145,7 +146,9 @@ class Draft:
 
     def placed(self, given: Mapping[str, str] | None = None) -> dict[Unit, str]:
         """Each unit, and why it stays float; arguments as in `plan`."""
-        return self.layout.place(self.units, self.kept, given, self.target)
+        # Around kernels a layer's output is rounded; laid before inputs, heads write float by themselves.
+        heads = map_heads(self.units) if self.recipe.float_heads and self.target.layout == "kernels" else {}
+        return self.layout.place(self.units, self.kept, heads | dict(given or {}), self.target)
 
     def quantized(self, int8: Iterable[Unit]) -> list[ir.Value]:
         """The tensors that are quantized when these units are INT8."""

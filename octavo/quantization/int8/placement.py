@@ -5,10 +5,7 @@
    from an INT8 unit or is a graph input: the value has its scale already, and no island of Q/DQ arises.
 3. The tail stays float: whatever no weights follow. That is box decoding, softmax, the resizing of logits and the Concat of boxes
    and scores, which one scale for both ruins (onnxruntime #14233), recognised by where it stands and not by its name.
-4. A Conv whose output is a map that nothing multiplies any more (boxes, scores, masks) stays float: one position of it decides, and
-   8 bits for the logarithm of a box's width are a step of 2 %. On YOLOv5n rounding these three outputs alone costs 1.5 % of AP, at
-   30 dB. A MatMul's or Gemm's output is written in float anyway. Where a network has no other layers, they are INT8.
-5. What has no integer kernel in ONNX Runtime stays float, and so does what `keep_float` names and what rule 2 then no longer
+4. What has no integer kernel in ONNX Runtime stays float, and so does what `keep_float` names and what rule 2 then no longer
    reaches.
 """
 
@@ -21,7 +18,7 @@ import onnx_ir as ir
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, constant, is_last_weighted
 
-__all__ = ["decisions_of", "no_kernel", "place"]
+__all__ = ["decisions_of", "map_heads", "no_kernel", "place"]
 
 WHY = {"linear": "integer kernel", "silu": "SiLU as integer Sigmoid and Mul", "prelu": "PRelu as integer depthwise Conv and Max"}
 
@@ -38,24 +35,34 @@ def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] |
         Unit to the reason why it stays float; an INT8 unit has the reason "".
     """
     leads = is_last_weighted(units)
-    linear = [unit for unit in units if unit.kind == "linear"]
-    maps = {unit for unit in linear if leads[unit] and is_map_head(unit)}
-    maps = set() if len(maps) == len(linear) else maps
     named = {name: f"keep_float: {pattern}" for name, pattern in kept.items()}
     named |= {name: reason or "given back" for name, reason in (given or {}).items()}
     makers = {value: unit for unit in units for value in unit.outputs}
     reasons: dict[Unit, str] = {}
     for unit in units:
         reasons[unit] = _refusal(unit, leads, makers, reasons, named)
-        if unit in maps and not reasons[unit]:
-            reasons[unit] = "its output is a map in which single positions decide"
     return reasons
 
 
-def is_map_head(unit: Unit) -> bool:
-    """Whether a last layer is a Conv with more than one position in its output."""
-    value = unit.outputs[0]
-    return unit.main.op_type == "Conv" and (value.shape is None or any(dim != 1 for dim in value.shape[2:]))
+def map_heads(units: list[Unit]) -> dict[str, str]:
+    """Last layers that should stay float: Convs whose output is a map (boxes, scores, masks) that nothing multiplies any more.
+
+    One position of it decides, and 8 bits for the logarithm of a box's width are a step of 2 %: on YOLOv5n rounding these three
+    outputs alone costs 1.5 % of AP, at 30 dB. A MatMul's or Gemm's output is written in float anyway.
+
+    Returns:
+        Node name to reason; none where the network has no other layers.
+    """
+    leads = is_last_weighted(units)
+    linear = [unit for unit in units if unit.kind == "linear"]
+    found = [unit for unit in linear if leads[unit] and unit.main.op_type == "Conv" and _is_map(unit.outputs[0])]
+    if len(found) == len(linear):
+        return {}
+    return {unit.main.name: "its output is a map in which single positions decide" for unit in found}
+
+
+def _is_map(value: ir.Value) -> bool:
+    return value.shape is None or any(dim != 1 for dim in value.shape[2:])
 
 
 def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:

@@ -61,7 +61,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         model: FP32, opset >= 17, shapes inferred; it is not changed.
         statistics: of the calibration images.
         recipe: the `int8:` block.
-        images: to choose by measurement and to repair; without them `method: auto` is mse and nothing is repaired.
+        images: to choose by measurement and to repair; without them nothing is measured: `method: auto` is mse,
+            `placement: measured` is `all`, and nothing is repaired.
 
     Raises:
         QuantizationError: the graph is quantized already, nothing can be quantized, `keep_float` names nothing, or the cost table
@@ -96,7 +97,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         tried[way.label] = _db(noise)
         ways.append((noise, draft, plan))
     noise, draft, whole = min(ways, key=lambda way: way[0])
-    costs = _costs(recipe, ready, whole)
+    costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
     placing = Placing(draft, whole, prices)
     plan = placing.fastest()
@@ -132,11 +133,11 @@ def _is_map(value: ir.Value) -> bool:
     return value.shape is None or any(dim != 1 for dim in value.shape[2:])
 
 
-def _costs(recipe: Int8, model: ir.Model, whole: Plan) -> CostTable | None:
+def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> CostTable | None:
     if recipe.placement == "all" or not target_of(recipe.target).runs_here:
         return None
     if recipe.placement == "measured":
-        return measure(model, whole.int8)
+        return measure(model, whole.int8) if measurable else None
     return CostTable.load(recipe.placement.removeprefix("table:"))
 
 

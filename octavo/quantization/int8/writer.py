@@ -55,8 +55,10 @@ def write_qdq(
         codes: of each weighted INT8 unit, by its node's name.
     """
     result = _Writer(model, units, int8, scales, codes).written()
-    for form in _FORMS:
-        form()(result)
+    # Tuned to the kernels for uint8; codes of other types are for other machines.
+    if all(chosen.zero_point.dtype == np.uint8 for chosen in scales.values()):
+        for form in _FORMS:
+            form()(result)
     return result
 
 
