@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 
-__all__ = ["correct_biases", "mean_shift", "rounded_weights", "weight_codes"]
+__all__ = ["correct_biases", "mean_output", "mean_shift", "rounded_weights", "weight_codes"]
 
 
 # Shares of the largest weight that `mse` tries as the end of the codes, the largest share first.
@@ -108,12 +108,26 @@ def mean_shift(node: ir.Node, restored: np.ndarray, means: np.ndarray) -> np.nda
         float64, one an output channel; None where the layer's form is not covered.
     """
     weights = ir.convenience.get_const_tensor(node.inputs[1]).numpy()
-    difference = restored.astype(np.float64) - weights
+    return mean_output(node, restored.astype(np.float64) - weights, means)
+
+
+def mean_output(node: ir.Node, weights: np.ndarray, means: np.ndarray) -> np.ndarray | None:
+    """E[W x] per output channel of a Conv or Gemm, its bias left out.
+
+    Args:
+        node: the layer.
+        weights: W, in place of its own; of their shape.
+        means: E[x] per channel of the layer's input, float64.
+
+    Returns:
+        float64, one an output channel; None where the layer's form is not covered.
+    """
+    weights = weights.astype(np.float64)
     if node.op_type == "Gemm":
         attributes = {name: node.attributes[name].value for name in node.attributes}
         if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
             return None
-        rows = difference if attributes.get("transB", 0) else difference.T
+        rows = weights if attributes.get("transB", 0) else weights.T
         return rows @ means if rows.shape[1] == means.shape[0] else None
     if node.op_type != "Conv":
         return None
@@ -122,7 +136,7 @@ def mean_shift(node: ir.Node, restored: np.ndarray, means: np.ndarray) -> np.nda
     if per_group * groups != means.shape[0] or outputs % groups:
         return None
     # Padding is left out: at the border some of the kernel meets zeros, which lowers the shift there a little.
-    kernel_sums = difference.reshape(outputs, per_group, -1).sum(axis=2)
+    kernel_sums = weights.reshape(outputs, per_group, -1).sum(axis=2)
     mean_of = means.reshape(groups, per_group)[np.arange(outputs) // (outputs // groups)]
     return (kernel_sums * mean_of).sum(axis=1)
 
