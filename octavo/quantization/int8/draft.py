@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from octavo.calibration.choice import overridden
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
@@ -51,10 +53,10 @@ class Plan:
 
 def prepared(model: ir.Model) -> ir.Model:
     """A copy of an FP32 graph, rewritten exactly into what has integer kernels."""
-    copy = ir.from_proto(ir.to_proto(model))
-    MeanToPoolPass()(copy)
-    FoldBatchNormPass()(copy)
-    return copy
+    ready = ir.from_proto(ir.to_proto(model))
+    MeanToPoolPass()(ready)
+    FoldBatchNormPass()(ready)
+    return ready
 
 
 class Draft:
@@ -88,6 +90,8 @@ class Draft:
         if equalized:
             changed = equalize(self.model, self.units, set(self._int8({})), statistics)
         self.equalized = len(changed)
+        self._scales: dict[str, QParams] = {}
+        self._codes: dict[str, Codes] = {}
         self._observe(changed)
 
     def plan(self, given: Mapping[str, str] | None = None) -> Plan:
@@ -100,9 +104,16 @@ class Draft:
         int8 = [unit for unit, reason in reasons.items() if not reason]
         tensors = quantized_tensors(int8)
         scales = scales_of(int8, tensors, self.statistics, self.recipe, {})
+        # Elsewhere a tensor may be a head, with a scale for each channel: what was chosen for one scale does not hold there.
+        scales |= {name: chosen for name, chosen in self._scales.items() if name in scales and not scales[name].by_channel}
         codes, corrected = {}, 0
         for unit in int8:
             if unit.kind != "linear":
+                continue
+            chosen = self._codes.get(unit.main.name)
+            if chosen is not None:
+                codes[unit.main.name] = replace(chosen)
+                corrected += chosen.bias is not None
                 continue
             code = codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.bits)
             shift = self._shift(unit, code) if self.recipe.correction == "bias" else None
@@ -111,6 +122,17 @@ class Draft:
                 corrected += 1
             codes[unit.main.name] = code
         return Plan(reasons, scales, codes, corrected)
+
+    def with_choices(self, scales: Mapping[str, QParams], codes: Mapping[str, Codes]) -> Draft:
+        """The same draft with scales of some tensors and codes of some layers (by its node's name) taken as given."""
+        other = copy(self)
+        other._scales, other._codes = dict(scales), dict(codes)
+        return other
+
+    @property
+    def fixed(self) -> set[str]:
+        """Tensors whose range the recipe gives."""
+        return overridden(self.statistics, self.recipe)
 
     def written(self, plan: Plan, heads: Sequence[str] | None = None) -> ir.Model:
         """The QDQ graph of a plan; with `heads`, one that puts these tensors out instead of the graph's outputs."""

@@ -17,6 +17,7 @@ from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
+from octavo.quantization.int8.effort import efforts
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.placement import decisions_of
 from octavo.quantization.int8.price import latency_of
@@ -32,6 +33,8 @@ __all__ = ["Images", "quantize_static"]
 
 # `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
 POOLED, MAPS = 24.0, 18.0
+# What `effort: high` asks of vectors beyond that.
+_MORE = 2.5
 _WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
 # Percentile that `method: auto` tries beside mse.
 _PERCENTILE = 99.97
@@ -89,9 +92,17 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         tried[label] = _db(noise)
         ways.append((noise, draft, plan))
     noise, draft, plan = min(ways, key=lambda way: way[0])
+    if recipe.effort == "high" and judge is not None:
+        label = list(tried)[min(range(len(ways)), key=lambda place: ways[place][0])]
+        for what, better in efforts(draft, plan, judge.heads, images.calibration, recipe, ranges_given=recipe.method != "auto"):
+            then = better.plan()
+            measured_noise = judge.judge(better.written(then, judge.heads))
+            tried[f"{label}, {what}"] = _db(measured_noise)
+            if measured_noise < noise:
+                noise, draft, plan = measured_noise, better, then
     measured: dict[str, object] = {}
     if judge is not None:
-        bound = recipe.fidelity if recipe.fidelity != "auto" else MAPS if maps else POOLED
+        bound = recipe.fidelity if recipe.fidelity != "auto" else _bound(maps, recipe.effort)
         measured = {"tried_db": tried, "all_int8_db": _db(noise), "fidelity_db": bound, "held_out_images": len(judge.samples)}
         if recipe.repair and _db(noise) < bound:
             noise, plan = _repaired(draft, plan, noise, judge, bound)
@@ -105,6 +116,11 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 def _is_map(value: ir.Value) -> bool:
     """Whether a head has more than one position."""
     return value.shape is None or any(dim != 1 for dim in value.shape[2:])
+
+
+def _bound(maps: bool, effort: str) -> float:
+    """What `fidelity: auto` comes to."""
+    return MAPS if maps else POOLED + (_MORE if effort == "high" else 0.0)
 
 
 def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, Int8, bool]]:
