@@ -113,7 +113,7 @@ class Draft:
             chosen = self._codes.get(unit.main.name)
             if chosen is not None:
                 codes[unit.main.name] = replace(chosen)
-                corrected += chosen.bias is not None
+                corrected += self.recipe.correction == "bias" and unit.main.op_type != "MatMul"
                 continue
             code = codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.bits)
             shift = self._shift(unit, code) if self.recipe.correction == "bias" else None

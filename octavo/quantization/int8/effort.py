@@ -38,8 +38,8 @@ def efforts(
     """
     if not samples:
         return
-
-    codes = refined_codes(draft.model, plan, samples, bits=draft.bits, per_channel=recipe.per_channel)
+    correct = recipe.correction == "bias"
+    codes = refined_codes(draft.model, plan, samples, bits=draft.bits, per_channel=recipe.per_channel, correct=correct)
     yield "rounded", draft.with_choices({}, codes)
     if ranges_given:
         return

@@ -41,9 +41,14 @@ class Moments:
         return self._sum / max(1, self.count)
 
     @property
+    def second(self) -> np.ndarray:
+        """Moments about zero, (groups, columns, columns)."""
+        return self._products / max(1, self.count)
+
+    @property
     def covariance(self) -> np.ndarray:
-        """(groups, columns, columns)."""
-        return self._products / max(1, self.count) - self.mean[:, :, None] * self.mean[:, None, :]
+        """Moments about the mean, (groups, columns, columns)."""
+        return self.second - self.mean[:, :, None] * self.mean[:, None, :]
 
 
 def as_weights(node: ir.Node, rows: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ left: (Wq - W) E[x]. Noise that comes from layers before is left alone on purpos
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -35,7 +36,18 @@ _ROWS, _ROWS_A_COLUMN, _ROWS_OF_GROUPS = 12288, 4, 4096
 _COLUMNS = 5120
 
 
-def refined_codes(model: ir.Model, plan: Plan, samples: Sequence[Feeds], *, bits: int, per_channel: bool) -> dict[str, Codes]:
+@dataclass(frozen=True)
+class _Form:
+    """What a layer's codes are like: the largest one, a scale a channel or one in all, and whether its bias takes the mean."""
+
+    limit: int
+    per_channel: bool
+    correct: bool
+
+
+def refined_codes(
+    model: ir.Model, plan: Plan, samples: Sequence[Feeds], *, bits: int, per_channel: bool, correct: bool = True
+) -> dict[str, Codes]:
     """Codes, scales and biases of the layers that a plan has in INT8.
 
     Args:
@@ -44,15 +56,16 @@ def refined_codes(model: ir.Model, plan: Plan, samples: Sequence[Feeds], *, bits
         samples: feeds of calibration images, batch dimension 1.
         bits: of the weights, 8 or 7.
         per_channel: whether each output channel has a scale of its own.
+        correct: whether biases take the mean of what is left; else codes have to err little about zero, not about the mean.
 
     Returns:
         By the layer's node name; a layer that is too wide to be fitted is left out.
     """
     with one_blas_thread():
-        return dict(_refined(model, plan, samples, 127 if bits == 8 else 64, per_channel))
+        return dict(_refined(model, plan, samples, _Form(127 if bits == 8 else 64, per_channel, correct)))
 
 
-def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], limit: int, per_channel: bool) -> Iterator[tuple[str, Codes]]:
+def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form) -> Iterator[tuple[str, Codes]]:
     layers = [unit for unit in plan.int8 if unit.kind == "linear" and _columns(unit)[1] <= _COLUMNS]
     for part in _parts(layers):
         moments = {unit.name: Moments(*_columns(unit)) for unit in part}
@@ -67,21 +80,23 @@ def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], limit: int, 
                     rows = rows_of(unit.main, tensors[name], _most(unit, len(samples)), turn)
                     moments[unit.name].add(_codes(rows, plan.scales[name]))
         for unit in part:
-            yield unit.main.name, _fitted(unit, plan, moments.pop(unit.name), limit, per_channel)
+            yield unit.main.name, _fitted(unit, plan, moments.pop(unit.name), form)
 
 
-def _fitted(unit: Unit, plan: Plan, moments: Moments, limit: int, per_channel: bool) -> Codes:
+def _fitted(unit: Unit, plan: Plan, moments: Moments, form: _Form) -> Codes:
     node, before = unit.main, plan.codes[unit.main.name]
     step = np.float64(plan.scales[unit.inputs[0].name].scale)
     weights = as_rows(node, weights_of(node)).astype(np.float64)
-    covariance = _trusted(moments)
-    if per_channel:
-        scale = scales_for(weights, covariance, limit)
+    # A MatMul has no bias to take the mean.
+    takes_mean = form.correct and node.op_type != "MatMul"
+    noticed = _trusted(moments.covariance if takes_mean else moments.second, moments.count)
+    if form.per_channel:
+        scale = scales_for(weights, noticed, form.limit)
     else:
         scale = np.full(weights.shape[:2], before.scale.reshape(-1)[0], np.float32)
-    codes = as_weights(node, rounded_codes(weights, scale, covariance, limit)).astype(np.int8)
-    found = Codes(codes, scale.reshape(-1) if per_channel else before.scale, before.axis, bias_of(node))
-    if node.op_type == "MatMul":
+    codes = as_weights(node, rounded_codes(weights, scale, noticed, form.limit)).astype(np.int8)
+    found = Codes(codes, scale.reshape(-1) if form.per_channel else before.scale, before.axis, bias_of(node))
+    if not takes_mean:
         return found
     error = as_rows(node, found.restored.astype(np.float64)) - weights
     shift = (error @ (moments.mean * step)[:, :, None]).reshape(-1)
@@ -89,11 +104,10 @@ def _fitted(unit: Unit, plan: Plan, moments: Moments, limit: int, per_channel: b
     return found
 
 
-def _trusted(moments: Moments) -> np.ndarray:
-    """The covariance, drawn towards its diagonal as far as few rows say little about so many columns."""
-    own = moments.covariance
+def _trusted(own: np.ndarray, count: int) -> np.ndarray:
+    """Moments, drawn towards their diagonal as far as few rows say little about so many columns."""
     size = own.shape[1]
-    doubt = size / (size + 2 * moments.count)
+    doubt = size / (size + 2 * count)
     return (1 - doubt) * own + doubt * own * np.eye(size)
 
 

@@ -36,6 +36,7 @@ POOLED, MAPS = 24.0, 18.0
 # What `effort: high` asks of vectors beyond that.
 _MORE = 2.5
 _WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
+_NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # Percentile that `method: auto` tries beside mse.
 _PERCENTILE = 99.97
 # Images on which each unit is measured alone; the judge uses all held-out ones.
@@ -67,7 +68,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         images: to choose by measurement and to repair; without them `method: auto` is mse and nothing is repaired.
 
     Raises:
-        QuantizationError: nothing can be quantized, or `keep_float` names nothing.
+        QuantizationError: nothing can be quantized, or `keep_float` names nothing, or `effort: high` lacks images.
         CalibrationError: a tensor that needs a range was empty on every calibration image, or `ranges` names nothing.
     """
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
@@ -78,6 +79,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         raise QuantizationError("no node of this graph has weights to quantize", _WAY_OUT)
     maps = any(_is_map(value) for value in heads)
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
+    if recipe.effort == "high" and (judge is None or not images.calibration):
+        raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 
     tried: dict[str, float] = {}
     ways: list[tuple[float, Draft, Plan]] = []
