@@ -87,6 +87,7 @@ class Int8(Block):
     correction: Literal["none", "bias"] = "bias"
     # high: weights are rounded by what their inputs really are (GPTQ-like) and each range is tried against others at the network's
     # outputs; kept where it measures better on held-out images. `fidelity: auto` is 26.5 dB then where the outputs are vectors.
+    # default: the same with `method: auto`, where the outputs are vectors and `fidelity` is missed, before `repair`.
     effort: Literal["default", "high"] = "default"
     # Node names, op types or shell patterns that stay in float32, each must match a node.
     keep_float: tuple[str, ...] = ()

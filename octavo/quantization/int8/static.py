@@ -95,17 +95,18 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         tried[label] = _db(noise)
         ways.append((noise, draft, plan))
     noise, draft, plan = min(ways, key=lambda way: way[0])
-    if recipe.effort == "high" and judge is not None:
-        label = list(tried)[min(range(len(ways)), key=lambda place: ways[place][0])]
-        for what, better in efforts(draft, plan, judge.heads, images.calibration, recipe, ranges_given=recipe.method != "auto"):
-            then = better.plan()
-            measured_noise = judge.judge(better.written(then, judge.heads))
-            tried[f"{label}, {what}"] = _db(measured_noise)
-            if measured_noise < noise:
-                noise, draft, plan = measured_noise, better, then
     measured: dict[str, object] = {}
     if judge is not None:
         bound = recipe.fidelity if recipe.fidelity != "auto" else _bound(maps, recipe.effort)
+        label = list(tried)[min(range(len(ways)), key=lambda place: ways[place][0])]
+        steps = efforts(draft, plan, judge.heads, images.calibration, maps=maps, ranges_given=recipe.method != "auto")
+        while _worth_more(recipe, maps, _db(noise) < bound) and (step := next(steps, None)) is not None:
+            what, better = step
+            then = better.plan()
+            left = judge.judge(better.written(then, judge.heads))
+            tried[f"{label}, {what}"] = _db(left)
+            if left < noise:
+                noise, draft, plan = left, better, then
         measured = {"tried_db": tried, "all_int8_db": _db(noise), "fidelity_db": bound, "held_out_images": len(judge.samples)}
         if recipe.repair and _db(noise) < bound:
             noise, plan = _repaired(draft, plan, noise, judge, bound)
@@ -124,6 +125,11 @@ def _is_map(value: ir.Value) -> bool:
 def _bound(maps: bool, effort: str) -> float:
     """What `fidelity: auto` comes to."""
     return MAPS if maps else POOLED + (_MORE if effort == "high" else 0.0)
+
+
+def _worth_more(recipe: Int8, maps: bool, short: bool) -> bool:
+    """Whether to go on with what costs more."""
+    return recipe.effort == "high" or (short and recipe.repair and not maps and recipe.method == "auto")
 
 
 def _candidates(recipe: Int8, maps: bool, measurable: bool) -> list[tuple[str, Int8, bool]]:
