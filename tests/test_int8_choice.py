@@ -127,7 +127,7 @@ def test_one_move_is_made_where_one_is_enough():
 
 def test_noise_of_single_roundings_adds_up_to_that_of_the_network():
     model = prepared(uneven())
-    draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+    draft = Draft(model, statistics_of(model), Int8(method="minmax", correction="none"), {}, CALIBRATION)
     plan = draft.plan()
     judge = Judge(model, [value.name for value in heads_of(draft.units)], HELD_OUT)
     alone = noise_of(draft.model, plan, judge, HELD_OUT)

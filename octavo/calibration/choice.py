@@ -13,7 +13,7 @@ from octavo.errors import CalibrationError
 from octavo.params.grammar import Int8, TensorRange
 from octavo.params.patterns import matches, near
 
-__all__ = ["chosen_ranges", "named_tensors"]
+__all__ = ["chosen_ranges", "named_tensors", "overridden"]
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -55,6 +55,16 @@ def chosen_ranges(
             by_source[source] = _range(statistics.tensors[source], overrides.get(source), recipe, (behind or {}).get(name))
         found[name] = by_source[source]
     return found
+
+
+def overridden(statistics: Statistics, recipe: Int8) -> set[str]:
+    """Tensors that `int8.ranges` speaks of.
+
+    Raises:
+        CalibrationError: it names no tensor.
+    """
+    sources = _overrides(statistics, recipe)
+    return {name for name in statistics.tensors if statistics.aliases.get(name, name) in sources}
 
 
 def named_tensors(statistics: Statistics, patterns: Iterable[str], setting: str) -> dict[str, str]:

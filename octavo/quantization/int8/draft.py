@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from octavo.calibration.choice import named_tensors
+from octavo.calibration.choice import named_tensors, overridden
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
@@ -32,8 +33,8 @@ __all__ = ["Draft", "Plan", "prepared"]
 
 # Images on which the shifts of rounded activations are measured.
 _SHIFTS = 8
-# Methods that cut no high values off. With others the mean shift is that of a few cut values, and taking it back from all costs .4 dB
-# (EfficientNet-Lite0 and MobileNetV2 with percentile).
+# Methods that cut no high values off. With others the mean shift is that of a few cut values, and taking it back from all of them
+# costs .4 dB (EfficientNet-Lite0 and MobileNetV2 with percentile).
 _UNCUT = frozenset({"minmax", "peaks"})
 
 Feeds = Mapping[str, np.ndarray]
@@ -48,12 +49,14 @@ class Plan:
         scales: of each quantized tensor.
         codes: of each weighted INT8 unit, by its node's name.
         corrected: how many biases took a mean shift back.
+        unshifted: biases took back what rounding activations shifts, too.
     """
 
     reasons: dict[Unit, str]
     scales: dict[str, QParams]
     codes: dict[str, Codes]
     corrected: int
+    unshifted: bool = False
 
     @property
     def int8(self) -> list[Unit]:
@@ -63,12 +66,12 @@ class Plan:
 
 def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset or its own where that is higher."""
-    copy = ir.from_proto(ir.to_proto(model))
-    OpsetUpPass(opset)(copy)
-    MeanToPoolPass()(copy)
-    FoldBatchNormPass()(copy)
-    FocusToConvPass()(copy)
-    return copy
+    ready = ir.from_proto(ir.to_proto(model))
+    OpsetUpPass(opset)(ready)
+    MeanToPoolPass()(ready)
+    FoldBatchNormPass()(ready)
+    FocusToConvPass()(ready)
+    return ready
 
 
 class Draft:
@@ -112,6 +115,8 @@ class Draft:
         if equalized:
             changed = equalize(self.model, self.units, set(self._int8({})), statistics)
         self.equalized = len(changed)
+        self._scales: dict[str, QParams] = {}
+        self._codes: dict[str, Codes] = {}
         self._observe(changed)
 
     def plan(self, given: Mapping[str, str] | None = None) -> Plan:
@@ -124,6 +129,8 @@ class Draft:
         int8 = [unit for unit, reason in reasons.items() if not reason]
         tensors = self.quantized(int8)
         scales = scales_of(int8, tensors, self.statistics, self.recipe, self.wide, by_channel=self.by_channel)
+        # Elsewhere a tensor may be a head, with a scale for each channel: what was chosen for one scale does not hold there.
+        scales |= {name: chosen for name, chosen in self._scales.items() if name in scales and not scales[name].by_channel}
         corrects = self.recipe.correction == "bias"
         shifts = {}
         if corrects and self.recipe.method in _UNCUT:
@@ -131,6 +138,11 @@ class Draft:
         codes, corrected = {}, 0
         for unit in int8:
             if unit.kind != "linear":
+                continue
+            chosen = self._codes.get(unit.main.name)
+            if chosen is not None:
+                codes[unit.main.name] = replace(chosen)
+                corrected += self.recipe.correction == "bias" and unit.main.op_type != "MatMul"
                 continue
             code = codes_of(
                 unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights
@@ -140,7 +152,18 @@ class Draft:
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
                 corrected += 1
             codes[unit.main.name] = code
-        return Plan(reasons, scales, codes, corrected)
+        return Plan(reasons, scales, codes, corrected, bool(shifts))
+
+    def with_choices(self, scales: Mapping[str, QParams], codes: Mapping[str, Codes]) -> Draft:
+        """The same draft with scales of some tensors and codes of some layers (by its node's name) taken as given."""
+        other = copy(self)
+        other._scales, other._codes = dict(scales), dict(codes)
+        return other
+
+    @property
+    def fixed(self) -> set[str]:
+        """Tensors whose range the recipe gives."""
+        return overridden(self.statistics, self.recipe)
 
     def written(self, plan: Plan, heads: Sequence[str] | None = None) -> ir.Model:
         """The QDQ graph of a plan; with `heads`, one that puts these tensors out instead of the graph's outputs."""

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.qparams import QParams
+from octavo.quantization.int8.shifts import own_shifts
 from octavo.quantization.int8.trade import Noise
 from octavo.quantization.int8.units import CARRIERS, Unit
 from octavo.runtime.session import Session
@@ -40,6 +41,8 @@ def noise_of(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mappin
     tensors = [name for name in plan.scales if name not in copies]
     layers = {unit.main.name: unit.name for unit in plan.int8 if unit.kind == "linear"}
     graph = _Switched(model, plan, tensors, list(layers))
+    if plan.unshifted:
+        graph.shifts = own_shifts(model, list(plan.reasons), plan.scales, samples)
     session = Session(graph.written(judge.heads), optimization="extended")
     noise = []
     for place in range(len(graph.keys)):
@@ -68,6 +71,8 @@ class _Switched:
         self.model, self.plan = model, plan
         self.keys = [*((_TENSOR, name) for name in tensors), *((_LAYER, name) for name in layers)]
         self.place = {key: place for place, key in enumerate(self.keys)}
+        # What biases take back of the rounding of each tensor; noise is what is left.
+        self.shifts: dict[str, np.ndarray] = {}
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
 
@@ -75,6 +80,8 @@ class _Switched:
         proto = ir.to_proto(self.model)
         graph = proto.graph
         self.originals = list(graph.initializer)
+        values = [*self.model.graph.inputs, *(value for node in self.model.graph for value in node.outputs)]
+        self.ranks = {value.name: len(value.shape or ()) for value in values}
         rename = {}
         for value in graph.input:
             if (_TENSOR, value.name) in self.place:
@@ -123,8 +130,16 @@ class _Switched:
             helper.make_node("QuantizeLinear", [source, *pair], [codes], axis=1),
             helper.make_node("DequantizeLinear", [codes, *pair], [out], axis=1),
         ]
+        if name in self.shifts:
+            shift = self.shifts[name].astype(np.float32).reshape(self._broadcast(self.shifts[name].size, name))
+            rounds[-1].output[0] = f"{name}.octavo.shifted"
+            rounds.append(helper.make_node("Sub", [rounds[-1].output[0], self._constant(f"{name}.octavo.shift", shift)], [out]))
         keeps = [helper.make_node("Identity", [source], [other])]
         self._if((_TENSOR, name), target, _branch(rounds, out), _branch(keeps, other))
+
+    def _broadcast(self, channels: int, name: str) -> list[int]:
+        """The shape in which a value for each channel meets a tensor: axis 1 of images, else the last."""
+        return [1, channels, *[1] * (self.ranks[name] - 2)] if self.ranks[name] > 3 else [channels]
 
     def _layer(self, node: onnx.NodeProto) -> None:
         """Two layers, of rounded and of original weights: constants of its branch, each is packed as it would be alone."""

@@ -21,7 +21,7 @@ from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import Unit
 from octavo.runtime.session import Session
 
-__all__ = ["rounding_shifts"]
+__all__ = ["own_shifts", "rounding_shifts"]
 
 _ROUNDED = "octavo.rounded"
 
@@ -43,7 +43,22 @@ def rounding_shifts(
         Tensor name to float64, one a channel (axis 1 of images, the last axis of anything else); tensors that are not rounded are
         left out.
     """
-    graph = _Beside(model, units, scales)
+    return _means(_Beside(model, units, scales), samples)
+
+
+def own_shifts(
+    model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams], samples: Iterable[Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """The same of every quantized tensor, of its own rounding alone."""
+    graph = _Beside(model, [], scales)
+    for value in (*model.graph.inputs, *(value for unit in units for value in (*unit.inner, *unit.outputs))):
+        if value.name in scales:
+            graph.read[value.name] = value
+            graph.add_rounded(value, value.name)
+    return _means(graph, samples)
+
+
+def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     wanted = graph.shifted()
     if not wanted:
         return {}
@@ -67,12 +82,12 @@ class _Beside:
         self.rounded: dict[str, str] = {}
         self.read: dict[str, ir.Value] = {}
         protos = {node.name: node for node in self.proto.graph.node}
-        for value in model.graph.inputs:
-            self._round(value, value.name)
+        for value in model.graph.inputs if units else ():
+            self.add_rounded(value, value.name)
         for unit in units:
             if unit.kind == "linear":
                 self.read |= {value.name: value for value in unit.inputs if value.name in self.rounded}
-                self._round(unit.outputs[0], unit.outputs[0].name)
+                self.add_rounded(unit.outputs[0], unit.outputs[0].name)
             elif any(value.name in self.rounded for value in unit.inputs) or any(value.name in scales for value in unit.outputs):
                 self._copy(unit, protos)
 
@@ -105,10 +120,10 @@ class _Beside:
             copy.output[:] = [f"{_ROUNDED}.{name}.of" if name else "" for name in copy.output]
             self.nodes.append(copy)
             for value in node.outputs:
-                inside[value.name] = self._round(value, f"{_ROUNDED}.{value.name}.of")
+                inside[value.name] = self.add_rounded(value, f"{_ROUNDED}.{value.name}.of")
         self.rounded |= {value.name: inside[value.name] for value in unit.outputs}
 
-    def _round(self, value: ir.Value, source: str) -> str:
+    def add_rounded(self, value: ir.Value, source: str) -> str:
         """The rounded form of what is computed as `source`; `source` itself where the tensor is not quantized."""
         chosen = self.scales.get(value.name)
         if chosen is None:

@@ -7,7 +7,7 @@ layers go back to float; kernel times say which of them cost least there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.costs import CostTable
 from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
+from octavo.quantization.int8.effort import efforts
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.measuring import measure
 from octavo.quantization.int8.placement import decisions_of
@@ -28,15 +29,18 @@ from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import units_of
-from octavo.quantization.int8.ways import ways_of
+from octavo.quantization.int8.ways import Way, ways_of
 from octavo.quantization.select import select
 from octavo.runtime.noise import sqnr_db
 
 __all__ = ["Images", "quantize_static"]
 
 # `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
-POOLED, MAPS = 24.0, 18.0
+POOLED, MAPS = 24.0, 20.0
+# What `effort: high` asks of vectors beyond that.
+_MORE = 2.5
 _WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
+_NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # The opset that brought 16-bit QuantizeLinear.
 SIXTEEN_BITS = 21
 
@@ -65,8 +69,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             `placement: measured` is `all`, and nothing is repaired.
 
     Raises:
-        QuantizationError: the graph is quantized already, nothing can be quantized, `keep_float` names nothing, or the cost table
-            that `placement` names is damaged or another network's.
+        QuantizationError: the graph is quantized already, nothing can be quantized, `keep_float` names nothing, `effort: high`
+            lacks images, or the cost table that `placement` names is damaged or another network's.
         CalibrationError: the statistics are another model's, a tensor that needs a range was empty on every calibration image, or
             `ranges` names nothing.
     """
@@ -80,33 +84,26 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         raise QuantizationError("no node of this graph has weights to quantize", _WAY_OUT)
     maps = any(_is_map(value) for value in heads)
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
+    if recipe.effort == "high" and (judge is None or not images.calibration):
+        raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 
-    tried: dict[str, float] = {}
-    ways: list[tuple[float, Draft, Plan]] = []
-    for way in ways_of(recipe, maps=maps, measurable=judge is not None):
+    bound = recipe.fidelity if recipe.fidelity != "auto" else _bound(maps, recipe.effort)
+
+    def make(way: Way) -> Draft:
         known = images.calibration if images else ()
-        draft = Draft(ready, statistics, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
-        if way.equalized and not draft.equalized:
-            continue
-        plan = draft.plan()
-        if way.by_channel and judge is not None and not any(chosen.by_channel for chosen in plan.scales.values()):
-            continue
-        if not plan.int8 or not plan.codes:
-            raise QuantizationError("no node of this graph can be quantized", _WAY_OUT)
-        noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
-        tried[way.label] = _db(noise)
-        ways.append((noise, draft, plan))
-    noise, draft, whole = min(ways, key=lambda way: way[0])
+        return Draft(ready, statistics, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
+
+    chosen = _chosen(make, recipe, judge, maps, bound)
+    draft, whole, noise = chosen.draft, chosen.plan, chosen.noise
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
     placing = Placing(draft, whole, prices)
     plan = placing.fastest()
     record: dict[str, object] = {}
     if judge is not None:
-        bound = recipe.fidelity if recipe.fidelity != "auto" else MAPS if maps else POOLED
         record = {
-            "chosen": next(label for label, way in zip(tried, ways, strict=True) if way[1] is draft),
-            "tried_db": tried,
+            "chosen": chosen.label,
+            "tried_db": chosen.tried,
             "all_int8_db": _db(noise),
             "fidelity_db": bound,
             "held_out_images": len(judge.samples),
@@ -121,6 +118,47 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     if recipe.format == "qoperator":
         result = as_qoperator(result)
     return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs)
+
+
+@dataclass
+class _Chosen:
+    """The way that measures best, everything INT8; SQNR in dB of each way tried."""
+
+    label: str
+    noise: float
+    draft: Draft
+    plan: Plan
+    tried: dict[str, float]
+
+
+def _chosen(make: Callable[[Way], Draft], recipe: Int8, judge: Judge | None, maps: bool, bound: float) -> _Chosen:
+    best: _Chosen | None = None
+    tried: dict[str, float] = {}
+
+    def attempt(label: str, draft: Draft, plan: Plan) -> None:
+        nonlocal best
+        noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
+        tried[label] = _db(noise)
+        if best is None or noise < best.noise:
+            best = _Chosen(label, noise, draft, plan, tried)
+
+    for way in ways_of(recipe, maps=maps, measurable=judge is not None):
+        draft = make(way)
+        if way.equalized and not draft.equalized:
+            continue
+        plan = draft.plan()
+        if way.by_channel and judge is not None and not any(scale.by_channel for scale in plan.scales.values()):
+            continue
+        if not plan.int8 or not plan.codes:
+            raise QuantizationError("no node of this graph can be quantized", _WAY_OUT)
+        attempt(way.label, draft, plan)
+    if judge is not None:
+        label = best.label
+        steps = efforts(best.draft, best.plan, judge.heads, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
+        while _worth_more(recipe, maps, _db(best.noise) < bound) and (step := next(steps, None)) is not None:
+            what, draft = step
+            attempt(f"{label}, {what}", draft, draft.plan())
+    return best
 
 
 def _made(model: ir.Model) -> list[ir.Value]:
@@ -139,6 +177,16 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
     if recipe.placement == "measured":
         return measure(model, whole.int8) if measurable else None
     return CostTable.load(recipe.placement.removeprefix("table:"))
+
+
+def _bound(maps: bool, effort: str) -> float:
+    """What `fidelity: auto` comes to."""
+    return MAPS if maps else POOLED + (_MORE if effort == "high" else 0.0)
+
+
+def _worth_more(recipe: Int8, maps: bool, short: bool) -> bool:
+    """Whether to go on with what costs more."""
+    return recipe.effort == "high" or (short and recipe.repair and not maps and recipe.method == "auto")
 
 
 def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:

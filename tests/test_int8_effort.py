@@ -1,0 +1,263 @@
+"""`effort: high`: rounding by a layer's inputs, ranges by the error at the heads, and that neither can make a network worse."""
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from conftest import small_network
+from graphs import network, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_int8_choice import CALIBRATION, HELD_OUT, he, statistics_of, uneven
+
+from octavo.calibration.collector import collect
+from octavo.errors import QuantizationError
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8.cuts import searched_scales
+from octavo.quantization.int8.draft import Draft, prepared
+from octavo.quantization.int8.judge import Judge
+from octavo.quantization.int8.moments import Moments, as_rows, as_weights, rows_of
+from octavo.quantization.int8.refinement import refined_codes
+from octavo.quantization.int8.rounding import DAMPING, cost_of, rounded_codes, scales_for
+from octavo.runtime.blas import one_blas_thread
+
+SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.integers(1, 30))
+
+
+def layer(seed: int, shape: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """(weights, moments) of correlated inputs, of fewer rows than columns at times."""
+    generator = np.random.default_rng(seed)
+    groups, rows, columns, count = shape
+    inputs = generator.standard_normal((groups, count, columns)) @ generator.standard_normal((groups, columns, columns))
+    return generator.standard_normal((groups, rows, columns)), inputs.transpose(0, 2, 1) @ inputs / count
+
+
+def damped(moments: np.ndarray) -> np.ndarray:
+    size = moments.shape[1]
+    return moments + DAMPING * np.trace(moments, axis1=1, axis2=2)[:, None, None] / size * np.eye(size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), shape=SHAPES, limit=st.sampled_from([2, 7, 64, 127]))
+def test_rounding_by_the_inputs_never_costs_more_than_rounding_to_nearest(seed, shape, limit):
+    weights, moments = layer(seed, shape)
+    scale = (np.abs(weights).max(axis=2) / limit).astype(np.float32)
+    steps = scale.astype(np.float64)
+    codes = rounded_codes(weights, scale, moments, limit)
+    assert np.array_equal(codes, np.rint(codes))
+    assert np.abs(codes).max() <= limit
+    nearest = np.clip(np.rint(weights / steps[..., None]), -limit, limit)
+    noticed = damped(moments)
+    before, after = cost_of(nearest, weights, steps, noticed), cost_of(codes, weights, steps, noticed)
+    assert (after <= before * (1 + 1e-9) + 1e-12).all()
+    assert np.array_equal(codes, rounded_codes(weights, scale, moments, limit))
+
+
+def test_correlated_inputs_let_rounding_cost_far_less():
+    generator = np.random.default_rng(3)
+    inputs = generator.standard_normal((200, 4)) @ generator.standard_normal((4, 32)) + 0.05 * generator.standard_normal((200, 32))
+    weights = generator.standard_normal((1, 8, 32))
+    moments = (inputs.T @ inputs / 200)[None]
+    scale = (np.abs(weights).max(axis=2) / 7).astype(np.float32)
+    codes = rounded_codes(weights, scale, moments, 7)
+    nearest = np.clip(np.rint(weights / scale[..., None]), -7, 7)
+    errors = [np.square(inputs @ (choice * scale[..., None] - weights)[0].T).sum() for choice in (codes, nearest)]
+    assert errors[0] < errors[1] / 3
+
+
+def test_no_single_code_can_be_moved_for_the_better():
+    weights, moments = layer(11, (1, 2, 5, 40))
+    scale = (np.abs(weights).max(axis=2) / 3).astype(np.float32).astype(np.float64)
+    codes = rounded_codes(weights, scale, moments, 3)
+    least = cost_of(codes, weights, scale, damped(moments))
+    for row in range(2):
+        for column in range(5):
+            for code in range(-3, 4):
+                other = codes.copy()
+                other[0, row, column] = code
+                assert cost_of(other, weights, scale, damped(moments))[0, row] >= least[0, row] * (1 - 1e-9)
+
+
+def test_a_scale_spans_less_where_one_large_weight_meets_nothing():
+    weights = np.array([[[1.0, 0.013, 0.017, 0.011]]])
+    unheard = np.diag([1e-9, 1.0, 1.0, 1.0])[None]
+    assert scales_for(weights, unheard, 127)[0, 0] < np.float32(1 / 127)
+    assert scales_for(weights, np.eye(4)[None] * [1e6, 1, 1, 1], 127)[0, 0] == pytest.approx(1 / 127)
+    assert scales_for(np.zeros((1, 1, 4)), unheard, 127)[0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((6, 4, 3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ((4, 1, 3, 3), {"group": 4, "pads": [0, 1, 2, 1]}),
+        ((6, 2, 3, 2), {"group": 2, "dilations": [2, 1]}),
+        ((6, 4, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        ((6, 4, 4, 4), {"auto_pad": "SAME_LOWER"}),
+        ((6, 4, 3, 3), {"auto_pad": "VALID"}),
+    ],
+)
+def test_rows_are_what_a_convolution_multiplies(shape, attributes):
+    weights = he(*shape)
+    model = network(
+        [oh.make_node("Conv", ["x", "w"], ["y"], "conv", **attributes)], {"w": weights}, ["y"], inputs={"x": [1, 4, 9, 8]}
+    )
+    (node,) = model.graph
+    x = np.random.default_rng(0).standard_normal((1, 4, 9, 8)).astype(np.float32)
+    rows = rows_of(node, x, 10**6)
+    product = (rows @ as_rows(node, weights).transpose(0, 2, 1)).transpose(0, 2, 1)
+    true = run(model, {"x": x})["y"]
+    assert np.allclose(product.reshape(true.shape), true, atol=1e-5)
+    assert np.array_equal(as_weights(node, as_rows(node, weights)), weights)
+    some = [rows_of(node, x, 5, turn) for turn in (0, 1)]
+    assert all(0 < part.shape[1] <= 5 for part in some)
+    assert not np.array_equal(*some), "images show different positions"
+
+
+@pytest.mark.parametrize(("op", "transposed"), [("Gemm", 1), ("Gemm", 0), ("MatMul", 0)])
+def test_rows_of_matrices(op, transposed):
+    weights = he(5, 7) if transposed else he(7, 5)
+    options = {"transB": 1} if transposed else {}
+    model = network([oh.make_node(op, ["x", "w"], ["y"], "fc", **options)], {"w": weights}, ["y"], inputs={"x": [3, 7]})
+    (node,) = model.graph
+    x = np.random.default_rng(0).standard_normal((3, 7)).astype(np.float32)
+    assert np.allclose(rows_of(node, x, 10)[0] @ as_rows(node, weights)[0].T, run(model, {"x": x})["y"], atol=1e-5)
+    assert np.array_equal(as_weights(node, as_rows(node, weights)), weights)
+
+
+def test_moments_are_those_of_all_rows_in_any_order():
+    rows = [np.random.default_rng(seed).integers(-255, 256, (2, 50 + seed, 3)).astype(np.float64) for seed in range(4)]
+    one, other = Moments(2, 3), Moments(2, 3)
+    for part in rows:
+        one.add(part)
+    for part in reversed(rows):
+        other.add(part)
+    whole = np.concatenate(rows, axis=1)
+    assert np.array_equal(one.second, other.second)
+    assert np.array_equal(one.covariance, other.covariance)
+    assert np.allclose(one.mean, whole.mean(axis=1))
+    assert np.allclose(one.covariance[1], np.cov(whole[1].T, bias=True))
+
+
+@pytest.fixture(scope="module")
+def draft() -> Draft:
+    model = prepared(uneven())
+    return Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+
+
+def test_refined_layers_are_nearer_to_fp32_and_biases_take_the_mean(draft):
+    plan = draft.plan()
+    codes = refined_codes(draft.model, plan, CALIBRATION, bits=8, per_channel=True)
+    assert set(codes) == {"stem", "depth", "point", "head"}
+    judge = Judge(draft.model, ["y"], HELD_OUT)
+    noise = [judge.judge(made.written(made.plan(), judge.heads)) for made in (draft, draft.with_choices({}, codes))]
+    assert noise[1] <= noise[0] * 1.02
+    # The first layer alone, on the very inputs it was fitted to: its mean output is FP32's.
+    node = next(node for node in draft.model.graph if node.name == "stem")
+    rows = np.concatenate([rows_of(node, draft.plan().scales["x"].rounded(feeds["x"]), 10**6)[0] for feeds in CALIBRATION])
+    weights = node.inputs[1].const_value.numpy()
+    bias = node.inputs[2].const_value.numpy()
+    error = rows.astype(np.float64) @ (codes["stem"].restored - weights).reshape(16, -1).T + codes["stem"].bias - bias
+    assert np.abs(error.mean(axis=0)).max() < 1e-2 * np.abs(error).max()
+
+
+@pytest.mark.parametrize(("bits", "per_channel", "limit"), [(8, True, 127), (7, False, 64)])
+def test_codes_stay_in_range_and_biases_alone_where_asked(draft, bits, per_channel, limit):
+    codes = refined_codes(draft.model, draft.plan(), CALIBRATION, bits=bits, per_channel=per_channel, correct=False)
+    assert all(np.abs(code.codes.astype(int)).max() <= limit for code in codes.values())
+    assert codes["depth"].bias is None
+    stem = next(node for node in draft.model.graph if node.name == "stem")
+    assert np.array_equal(codes["stem"].bias, stem.inputs[2].const_value.numpy())
+
+
+def test_a_range_that_was_cut_too_much_is_found_and_widened():
+    model = prepared(uneven())
+    narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
+    judge = Judge(model, ["y"], CALIBRATION[:4])
+    plan = narrow.plan()
+    found = searched_scales(model, plan, judge)
+    assert found
+    assert any(found[name].high > plan.scales[name].high for name in found)
+    unseen = Judge(model, ["y"], HELD_OUT)
+    noise = [unseen.judge(made.written(made.plan(), ["y"])) for made in (narrow, narrow.with_choices(found, {}))]
+    assert noise[1] < noise[0] * 0.8
+    assert set(searched_scales(model, plan, judge, fixed={"x"})) == set(found) - {"x"}
+
+
+def test_what_shares_a_scale_goes_on_sharing_it():
+    tensors = {"stem": he(8, 3, 3, 3), "point": he(8, 8, 1, 1), "head": he(4, 8, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("MaxPool", ["r"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+        oh.make_node("Conv", ["m", "point"], ["p"], "point"),
+        oh.make_node("Conv", ["p", "head"], ["y"], "head"),
+    ]
+    model = prepared(network(nodes, tensors, ["y"]))
+    draft = Draft(model, statistics_of(model), Int8(method="percentile", percentile=80), {}, CALIBRATION)
+    found = searched_scales(model, draft.plan(), Judge(model, ["y"], CALIBRATION[:3]))
+    assert {"r", "m"} <= set(found)
+    assert found["r"] == found["m"]
+
+
+@pytest.mark.parametrize("correction", ["bias", "none"])
+def test_high_effort_is_never_worse_on_held_out_images_and_gives_the_same_bytes(correction):
+    proto = small_network()
+    generator = np.random.default_rng(2)
+    feeds = [{"image": generator.standard_normal((1, 3, 32, 32)).astype(np.float32)} for _ in range(14)]
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    statistics = collect(model, lambda: ((str(place), feed) for place, feed in enumerate(feeds[:10])))
+    images = Images(feeds[:10], feeds[10:])
+    results = {
+        effort: quantize_static(model, statistics, Int8(effort=effort, repair=False, correction=correction), images)
+        for effort in ("default", "high")
+    }
+    tried = results["high"].measured["tried_db"]
+    assert any(label.endswith(", rounded") for label in tried)
+    assert set(results["default"].measured["tried_db"]) < set(tried)
+    assert results["high"].measured["db"] == max(tried.values()) >= results["default"].measured["db"]
+    assert results["high"].measured["fidelity_db"] > results["default"].measured["fidelity_db"]
+    again = quantize_static(model, statistics, Int8(effort="high", repair=False, correction=correction), images)
+    assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(results["high"].model).SerializeToString()
+
+
+def test_a_chosen_method_keeps_its_ranges():
+    model = uneven()
+    statistics, images = statistics_of(model), Images(CALIBRATION, HELD_OUT)
+    result = quantize_static(model, statistics, Int8(method="percentile", percentile=90, effort="high", repair=False), images)
+    assert any(label.endswith("rounded") for label in result.measured["tried_db"])
+    assert not any(label.endswith("ranges") for label in result.measured["tried_db"])
+
+
+def test_layers_that_repair_gives_back_leave_the_refined_ones_as_they_are():
+    model = uneven()
+    statistics, images = statistics_of(model), Images(CALIBRATION, HELD_OUT)
+    left = quantize_static(model, statistics, Int8(effort="high", repair=False), images)
+    result = quantize_static(model, statistics, Int8(effort="high", fidelity=left.measured["db"] + 0.5), images)
+    assert "float" in {decision.precision for decision in result.decisions}
+    assert result.measured["db"] >= left.measured["db"] + 0.5
+    codes = [
+        {name: value.const_value.numpy() for name, value in made.model.graph.initializers.items() if name.endswith("weight_codes")}
+        for made in (left, result)
+    ]
+    assert set() < set(codes[1]) < set(codes[0])
+    assert all(np.array_equal(codes[0][name], codes[1][name]) for name in codes[1])
+
+
+def test_high_effort_without_held_out_images_says_what_to_do():
+    model = uneven()
+    with pytest.raises(QuantizationError, match=r"effort: high.*held-out") as caught:
+        quantize_static(model, statistics_of(model), Int8(effort="high"), Images(CALIBRATION, []))
+    assert "calibrate.held_out" in str(caught.value)
+
+
+def test_blas_is_given_its_threads_back():
+    from octavo.runtime.blas import _controls
+
+    before = [get() for get, _ in _controls()]
+    with pytest.raises(KeyError), one_blas_thread():
+        assert [get() for get, _ in _controls()] == [1] * len(before)
+        raise KeyError
+    assert [get() for get, _ in _controls()] == before
