@@ -14,6 +14,7 @@ SHOWN = 8
 # Reasons that differ between nodes by a name or a figure.
 _ALIKE = (
     (re.compile(r"^its input comes from .*"), "its input comes from a float node"),
+    (re.compile(r"^placement\b.*"), "placement: float costs less here, borders included"),
     (re.compile(r"^repair\b.*"), "repair: given back to float, so that `int8.fidelity` holds"),
     (re.compile(r"^(\S+) is a constant$"), "an input is a constant"),
 )
