@@ -8,6 +8,7 @@ __all__ = [
     "INT8_VARIANTS",
     "MANIFEST",
     "MODEL",
+    "SENSITIVITY",
     "TORCH_OUTPUTS",
     "VARIANTS",
     "calibration_dir",
@@ -18,6 +19,8 @@ __all__ = [
 
 MODEL = "model.onnx"
 MANIFEST = "manifest.json"
+# Beside an INT8 model.onnx: the noise of each rounding alone.
+SENSITIVITY = "sensitivity.json"
 # Beside an exported model.onnx: the torch module's outputs on some images.
 TORCH_OUTPUTS = "torch_outputs.npz"
 # In the order of every table.

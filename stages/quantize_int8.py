@@ -8,11 +8,11 @@ run on some of them; manifest.json records what was chosen, why and what ONNX Ru
 from octavo import cli
 from octavo.calibration.statistics import Statistics
 from octavo.deploy.manifest import block_hash, model_bytes, read_manifest, write_manifest
-from octavo.files import replace_dir, write_text
+from octavo.files import replace_dir, write_json, write_text
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
 from octavo.images.dataset import chosen_images
-from octavo.layout import MODEL, calibration_dir, variant_dir
+from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import left_out, summary
@@ -60,6 +60,8 @@ def main() -> None:
         with replace_dir(folder) as temporary:
             if result.costs is not None:
                 result.costs.save(temporary / "costs.json")
+            if result.alone:
+                write_json(temporary / SENSITIVITY, result.alone)
             save(custom.restore(result.model, original), temporary / MODEL)
             made |= verified(
                 temporary / MODEL,

@@ -1,7 +1,8 @@
 """Prove what was kept: every variant against FP32 on the validation images, into metrics/<model>/.
 
-Writes accuracy.json (the record, described in docs/metrics.md), layers.csv (SQNR of every INT8 layer) and images.csv (each image).
-Reads `task`, `input`, `data` and `validate` of params.yaml. A failed gate is written down, not an error: see `*.gate.*`.
+Writes accuracy.json (the record, described in docs/metrics.md), layers.csv (SQNR of every INT8 layer, all before it quantized too),
+sensitivity.csv (SQNR with one rounding alone, as quantize_int8 measured it) and images.csv (each image). Reads `task`, `input`,
+`data` and `validate` of params.yaml. A failed gate is written down, not an error: see `*.gate.*`.
 """
 
 from itertools import islice
@@ -13,11 +14,11 @@ from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.validation import Validation
-from octavo.files import write_csv, write_json
+from octavo.files import read_json, write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.images.dataset import Images, open_set, refuse_overlap
-from octavo.layout import calibration_dir, metrics_dir, present_variants, variant_dir
+from octavo.layout import SENSITIVITY, calibration_dir, metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
@@ -63,6 +64,9 @@ def main() -> None:
     layers = layer_noise(custom.whole(original), custom.whole(load(paths["int8"])), samples) if "int8" in paths else []
     folder = metrics_dir(chosen.model)
     write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
+    sensitivity = variant_dir(chosen.model, "int8") / SENSITIVITY
+    alone = read_json(sensitivity) if sensitivity.is_file() else []
+    write_csv(folder / "sensitivity.csv", alone, ["index", "layer", "rounds", "sqnr_db"])
     write_csv(folder / "images.csv", validation.rows())
     write_json(folder / "accuracy.json", record)
     for note in notes:

@@ -237,7 +237,7 @@ def test_a_detector_with_efficient_nms_goes_through_all_stages(project, domain):
             assert reasons["plugin"] == {
                 "node": "plugin", "op_type": "EfficientNMS_TRT", "precision": "float", "reason": "custom operator"
             }  # fmt: skip
-    assert len(op_nodes("models/small/int8/model.onnx", "QuantizeLinear")) > 3
+    assert len(op_nodes("models/small/int8/model.onnx", "QuantizeLinear")) >= 3
     accuracy = json.loads(Path("metrics/small/accuracy.json").read_text())
     assert accuracy["custom_ops.EfficientNMS_TRT"] == "body (shipped)"
     assert accuracy["compared"] == "boxes, scores"

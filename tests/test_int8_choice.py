@@ -115,6 +115,20 @@ def test_repair_gives_back_what_is_needed_and_says_so(fidelity):
     assert sum(decision.precision == "int8" for decision in result.decisions) > 0
 
 
+def test_each_rounding_is_on_record_once_and_in_order():
+    model = uneven()
+    recipe = Int8(method="minmax", placement="all")
+    result = quantize_static(model, statistics_of(model), recipe, Images(CALIBRATION, HELD_OUT))
+    rows = [(row["layer"], row["rounds"]) for row in result.alone]
+    assert [row["index"] for row in result.alone] == list(range(len(rows)))
+    assert len(set(rows)) == len(rows)
+    assert [layer for layer, rounds in rows if rounds == "weights"] == ["stem", "depth", "point", "head"]
+    assert rows[0] == ("x", "x")
+    assert {"ar", "d", "pr"} <= {rounds for _, rounds in rows}
+    assert all(row["sqnr_db"] > 20 for row in result.alone)
+    assert quantize_static(model, statistics_of(model), recipe).alone == []
+
+
 def test_one_move_is_made_where_one_is_enough():
     model = uneven()
     statistics, images = statistics_of(model), Images(CALIBRATION, HELD_OUT)

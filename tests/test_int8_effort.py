@@ -147,7 +147,9 @@ def draft() -> Draft:
     return Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
 
 
-def test_refined_layers_are_nearer_to_fp32_and_biases_take_the_mean(draft):
+def test_refined_layers_are_nearer_to_fp32_and_biases_take_the_mean(draft, monkeypatch):
+    # With minmax, plain plans also take back what rounding between layers shifts, which layers fitted one by one do not see.
+    monkeypatch.setattr("octavo.quantization.int8.draft._UNCUT", frozenset())
     plan = draft.plan()
     codes = refined_codes(draft.model, plan, CALIBRATION, bits=8, per_channel=True)
     assert set(codes) == {"stem", "depth", "point", "head"}
@@ -234,8 +236,9 @@ def test_a_chosen_method_keeps_its_ranges():
 def test_layers_that_repair_gives_back_leave_the_refined_ones_as_they_are():
     model = uneven()
     statistics, images = statistics_of(model), Images(CALIBRATION, HELD_OUT)
-    left = quantize_static(model, statistics, Int8(effort="high", repair=False), images)
-    result = quantize_static(model, statistics, Int8(effort="high", fidelity=left.measured["db"] + 0.5), images)
+    left = quantize_static(model, statistics, Int8(effort="high", repair=False, placement="all"), images)
+    recipe = Int8(effort="high", fidelity=left.measured["db"] + 0.5, placement="all")
+    result = quantize_static(model, statistics, recipe, images)
     assert "float" in {decision.precision for decision in result.decisions}
     assert result.measured["db"] >= left.measured["db"] + 0.5
     codes = [

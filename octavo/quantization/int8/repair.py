@@ -10,7 +10,7 @@ from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.price import Prices
 from octavo.quantization.int8.sensitivity import noise_of
-from octavo.quantization.int8.trade import Trade
+from octavo.quantization.int8.trade import Noise, Trade
 from octavo.quantization.int8.units import Unit
 
 __all__ = ["Placing"]
@@ -49,19 +49,23 @@ class Placing:
         self.first = chosen
         return plan
 
-    def repaired(self, start: Plan, noise: float, judge: Judge, wanted: float) -> tuple[float, Plan]:
+    def alone(self, judge: Judge) -> Noise:
+        """Noise of each rounding of `whole` alone."""
+        return noise_of(self.draft.model, self.whole, judge, judge.samples[:_ALONE])
+
+    def repaired(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
         """The fastest placement that measures well enough, or else the one that measures best.
 
         Args:
             start: as `fastest` gives it.
             noise: of `start`, as measured.
             judge: measures.
+            alone: noise of each rounding.
             wanted: noise-to-signal ratio to come down to.
 
         Returns:
             Noise as measured, and the plan.
         """
-        alone = noise_of(self.draft.model, self.whole, judge, judge.samples[:_ALONE])
         trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
         before = trade.noise_of(self.first)
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]

@@ -22,6 +22,7 @@ class Int8Result:
         corrected: how many layers' biases were corrected.
         measured: what the choices were made by: SQNR in dB of each way tried, and before and after repair.
         costs: the table that placement was decided by; None where shapes decided.
+        alone: noise of each rounding alone, as `trade.Noise.rows` gives it; empty where nothing was measured.
     """
 
     model: ir.Model
@@ -29,3 +30,4 @@ class Int8Result:
     corrected: int = 0
     measured: dict[str, object] = field(default_factory=dict)
     costs: CostTable | None = None
+    alone: list[dict[str, object]] = field(default_factory=list)

@@ -100,6 +100,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     placing = Placing(draft, whole, prices)
     plan = placing.fastest()
     record: dict[str, object] = {}
+    alone: list[dict[str, object]] = []
     if judge is not None:
         record = {
             "chosen": chosen.label,
@@ -111,13 +112,15 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         if plan is not whole:
             noise = judge.judge(draft.written(plan, judge.heads))
             record["placed_db"] = _db(noise)
+        each = placing.alone(judge)
+        alone = each.rows(whole.reasons)
         if recipe.repair and _db(noise) < bound:
-            noise, plan = placing.repaired(plan, noise, judge, 10 ** (-bound / 10))
+            noise, plan = placing.repaired(plan, noise, judge, each, 10 ** (-bound / 10))
         record |= {"db": _db(noise)}
     result = draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
-    return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs)
+    return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs, alone)
 
 
 @dataclass

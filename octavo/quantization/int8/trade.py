@@ -13,7 +13,7 @@ closer to FP32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import networkx as nx
@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.price import Prices, reads
 from octavo.quantization.int8.units import Unit
+from octavo.runtime.noise import sqnr_db
 
 __all__ = ["Noise", "Trade"]
 
@@ -43,6 +44,27 @@ class Noise:
     tensors: Mapping[str, float]
     weights: Mapping[str, float]
     copies: frozenset[str] = frozenset()
+
+    def rows(self, units: Iterable[Unit]) -> list[dict[str, object]]:
+        """A record for each rounding, in the order of the units.
+
+        Returns:
+            Dictionaries of `index`, `layer` (the unit's name), `rounds` ("weights", or the tensor's name) and `sqnr_db`.
+        """
+        found: list[tuple[str, str, float]] = []
+        seen: set[str] = set()
+        for unit in units:
+            for value in (*unit.inputs, *unit.inner, *unit.outputs):
+                if value.name == unit.outputs[0].name and unit.name in self.weights:
+                    found.append((unit.name, "weights", self.weights[unit.name]))
+                if value.name in self.tensors and value.name not in seen and value.name not in self.copies:
+                    maker = value.producer()
+                    found.append((unit.name if maker is not None else value.name, value.name, self.tensors[value.name]))
+                seen.add(value.name)
+        return [
+            {"index": index, "layer": layer, "rounds": rounds, "sqnr_db": round(sqnr_db(1.0, noise), 2)}
+            for index, (layer, rounds, noise) in enumerate(found)
+        ]
 
 
 class Trade:
