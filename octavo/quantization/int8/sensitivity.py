@@ -1,13 +1,20 @@
-"""What each rounding costs in fidelity alone: one float graph with switches, run once for each rounding and image.
+"""What each rounding costs in fidelity alone: float graphs with switches, run once for each rounding and image.
 
-The graph computes in float32; behind every tensor to quantize stands an `If` that rounds it or does not, and each weighted layer
-stands in an `If` with its rounded and its original weights. Building it once and throwing switches is what makes a layer-wise
-analysis affordable: no session is created per layer, and all weights are constants, which ONNX Runtime packs once.
+The graphs compute in float32; behind every tensor to quantize stands an `If` that rounds it or does not, and each weighted layer
+stands in an `If` with its rounded and its original weights. Throwing switches is what makes a layer-wise analysis affordable: no
+session is created per layer, and all weights are constants, which ONNX Runtime packs once.
+
+Nothing changes before what is rounded. The network is therefore cut into stretches: the roundings of one are switched in a graph
+that begins where the stretch does, reads what FP32 has there and computes only what follows. Most roundings stand far behind the
+large images of the first layers, and cost a fraction of a whole run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import onnx
@@ -18,6 +25,7 @@ from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.shifts import own_shifts
+from octavo.quantization.int8.specimens import shape_of
 from octavo.quantization.int8.trade import Noise
 from octavo.quantization.int8.units import CARRIERS, Unit
 from octavo.runtime.session import Session
@@ -26,6 +34,10 @@ __all__ = ["noise_of"]
 
 _SWITCHES = "octavo.switches"
 _TENSOR, _LAYER = "tensor", "layer"
+# Stretches at most, and roundings that are worth a session of their own.
+_STRETCHES, _ROUNDINGS = 12, 16
+
+_Key = tuple[str, str]
 
 
 def noise_of(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mapping[str, np.ndarray]]) -> Noise:
@@ -35,25 +47,40 @@ def noise_of(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mappin
         model: FP32, as prepared for INT8.
         plan: which units are INT8, and what they would be written with.
         judge: measures the network's heads.
-        samples: feeds of some images.
+        samples: feeds of some images, the judge's first ones.
     """
     copies = {value.name: unit for unit in plan.int8 for value in unit.outputs if _only_copies(unit, plan.scales)}
-    tensors = [name for name in plan.scales if name not in copies]
     layers = {unit.main.name: unit.name for unit in plan.int8 if unit.kind == "linear"}
-    graph = _Switched(model, plan, tensors, list(layers))
-    if plan.unshifted:
-        graph.shifts = own_shifts(model, list(plan.reasons), plan.scales, samples)
-    session = Session(graph.written(judge.heads), optimization="extended")
-    noise = []
-    for place in range(len(graph.keys)):
-        switches = np.zeros(len(graph.keys), bool)
-        switches[place] = True
-        noise.append(judge.noise([session.run({**feeds, _SWITCHES: switches}, judge.heads) for feeds in samples]))
-    rounded = dict(zip(tensors, noise, strict=False))
+    keys = [*((_TENSOR, name) for name in plan.scales if name not in copies), *((_LAYER, name) for name in layers)]
+    # What biases take back of the rounding of each tensor; noise is what is left.
+    shifts = own_shifts(model, list(plan.reasons), plan.scales, samples) if plan.unshifted else {}
+    found = dict(_noise(_Float(model, plan, shifts, judge.heads), keys, judge, samples))
+    rounded = {name: noise for (what, name), noise in found.items() if what == _TENSOR}
     for name, unit in copies.items():
         # Rounded behind a float unit instead, it loses what its inputs would.
         rounded[name] = sum(rounded[value.name] for value in unit.inputs)
-    return Noise(rounded, dict(zip(layers.values(), noise[len(tensors) :], strict=True)), frozenset(copies))
+    return Noise(rounded, {unit: found[_LAYER, name] for name, unit in layers.items()}, frozenset(copies))
+
+
+def _noise(
+    graph: _Float, keys: Iterable[_Key], judge: Judge, samples: Sequence[Mapping[str, np.ndarray]]
+) -> Iterator[tuple[_Key, float]]:
+    """Noise of each rounding, stretch by stretch."""
+    ordered = sorted(keys, key=graph.place)
+    length = max(_ROUNDINGS, -(-len(ordered) // _STRETCHES))
+    parts = [ordered[start : start + length] for start in range(0, len(ordered), length)]
+    held = [dict(feeds) for feeds in samples]
+    # An image on each core: elementwise kernels gain little from a second thread.
+    with ThreadPoolExecutor(min(len(samples), os.cpu_count() or 1)) as pool:
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            wanted = graph.border(following[0]) if following is not None else []
+            made = [name for name in wanted if name not in held[0]]
+            stretch = _Stretch(graph, part, held[0], made)
+            heads = [name for name in judge.heads if name not in held[0]]
+            for key in part:
+                yield key, judge.noise(list(pool.map(partial(stretch.run, key, heads), held)))
+            held = [stretch.run(None, made, values) for values in held] if made else held
+            held = [{name: values[name] for name in wanted} for values in held]
 
 
 def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:
@@ -64,32 +91,91 @@ def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:
     return all(one is not None and not one.by_channel and one == around[0] for one in around)
 
 
-class _Switched:
-    """A float graph whose input `octavo.switches` says what is rounded."""
+class _Float:
+    """A float graph that can be entered anywhere.
 
-    def __init__(self, model: ir.Model, plan: Plan, tensors: Sequence[str], layers: Sequence[str]) -> None:
-        self.model, self.plan = model, plan
-        self.keys = [*((_TENSOR, name) for name in tensors), *((_LAYER, name) for name in layers)]
-        self.place = {key: place for place, key in enumerate(self.keys)}
-        # What biases take back of the rounding of each tensor; noise is what is left.
-        self.shifts: dict[str, np.ndarray] = {}
+    Attributes:
+        plan: what is rounded, and how.
+        shifts: of rounded tensors, taken off again.
+        heads: names of the tensors that are wanted of it.
+        nodes, constants: of the main graph.
+        ranks: of all its tensors, 0 where not known.
+        static: tensors of one shape.
+    """
+
+    def __init__(self, model: ir.Model, plan: Plan, shifts: Mapping[str, np.ndarray], heads: Sequence[str]) -> None:
+        self.proto = ir.to_proto(model)
+        self.plan, self.shifts = plan, shifts
+        self.nodes = list(self.proto.graph.node)
+        self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        self.heads = list(heads)
+        values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+        self.ranks = {value.name: len(value.shape or ()) for value in values}
+        self.static = {value.name for value in values if shape_of(value) is not None}
+        self._made = {name: place for place, node in enumerate(self.nodes) for name in node.output}
+        self._place = {node.name: place for place, node in enumerate(self.nodes)}
+
+    def place(self, key: _Key) -> int:
+        """The node that a rounding stands at; -1 for an input of the graph."""
+        what, name = key
+        return self._place[name] if what == _LAYER else self._made.get(name, -1)
+
+    def rest(self, key: _Key) -> list[onnx.NodeProto]:
+        """The nodes from a rounding on."""
+        return self.nodes[max(0, self.place(key)) :]
+
+    def border(self, key: _Key) -> list[str]:
+        """What the nodes from a rounding on read of those before, and the heads that those before make."""
+        rest = self.rest(key)
+        made = {name for node in rest for name in node.output}
+        read = dict.fromkeys(name for node in rest for name in _read(node) if name)
+        return [name for name in [*read, *self.heads] if name not in made and name not in self.constants]
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, and those that its bodies read of the graph around them."""
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else []), *attribute.graphs):
+            own = {name for inner in body.node for name in inner.output} | {value.name for value in body.input}
+            own |= {tensor.name for tensor in body.initializer}
+            inside = [*(name for inner in body.node for name in _read(inner)), *(value.name for value in body.output)]
+            yield from (name for name in inside if name not in own)
+
+
+class _Stretch:
+    """The graph from the first of some roundings on, whose input `octavo.switches` says which of them is done.
+
+    Args:
+        graph: the whole float graph.
+        keys: the roundings, in topological order.
+        held: what was made before; it tells dtypes and ranks.
+        also: tensors to put out besides the heads.
+    """
+
+    def __init__(self, graph: _Float, keys: Sequence[_Key], held: Mapping[str, np.ndarray], also: Sequence[str]) -> None:
+        self.graph, self.held = graph, held
+        self.place = {key: place for place, key in enumerate(keys)}
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
+        heads = [name for name in graph.heads if name not in held]
+        self.session = Session(self._written(graph.rest(keys[0]), [*dict.fromkeys([*heads, *also])]), threads=1)
 
-    def written(self, heads: Sequence[str]) -> bytes:
-        proto = ir.to_proto(self.model)
-        graph = proto.graph
-        self.originals = list(graph.initializer)
-        values = [*self.model.graph.inputs, *(value for node in self.model.graph for value in node.outputs)]
-        self.ranks = {value.name: len(value.shape or ()) for value in values}
+    def run(self, key: _Key | None, names: Sequence[str], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What was held and these tensors, with one rounding or none."""
+        switches = np.arange(len(self.place)) == (-1 if key is None else self.place[key])
+        feeds = {name: values[name] for name in self.session.inputs if name != _SWITCHES}
+        return {**values, **(self.session.run({**feeds, _SWITCHES: switches}, names) if names else {})}
+
+    def _written(self, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> bytes:
         rename = {}
-        for value in graph.input:
-            if (_TENSOR, value.name) in self.place:
-                # The input keeps its name; its readers get the switched copy.
-                rename[value.name] = f"{value.name}.octavo.rounded"
-                self._rounded(value.name, value.name, rename[value.name])
-        graph.input.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(self.place)]))
-        for node in graph.node:
+        read = dict.fromkeys(name for node in nodes for name in _read(node) if name in self.held)
+        for name in read:
+            if (_TENSOR, name) in self.place:
+                # An input keeps its name; its readers get the switched copy.
+                rename[name] = f"{name}.octavo.rounded"
+                self._rounded(name, name, rename[name])
+        for node in nodes:
             copy = onnx.NodeProto()
             copy.CopyFrom(node)
             for index, name in enumerate(copy.input):
@@ -105,12 +191,23 @@ class _Switched:
                 self.nodes.append(copy)
             for name in behind:
                 self._rounded(name, f"{name}.octavo.raw", name)
-        del graph.node[:], graph.value_info[:], graph.output[:]
-        graph.node.extend(self.nodes)
-        graph.initializer.extend(self.constants.values())
-        graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in heads)
-        proto.ir_version = max(proto.ir_version, 10)
+        kept = {name for node in self.nodes for name in _read(node)}
+        constants = {name: tensor for name, tensor in self.graph.constants.items() if name in kept} | self.constants
+        inputs = [self._input(name) for name in read]
+        inputs.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(self.place)]))
+        found = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        whole = helper.make_graph(self.nodes, "octavo.stretch", inputs, found, list(constants.values()))
+        proto = onnx.ModelProto()
+        proto.ir_version = max(self.graph.proto.ir_version, 10)
+        proto.opset_import.extend(self.graph.proto.opset_import)
+        proto.functions.extend(self.graph.proto.functions)
+        proto.graph.CopyFrom(whole)
         return proto.SerializeToString()
+
+    def _input(self, name: str) -> onnx.ValueInfoProto:
+        value = self.held[name]
+        shape = value.shape if name in self.graph.static else [None] * value.ndim
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
 
     def _constant(self, name: str, array: np.ndarray) -> str:
         self.constants[name] = numpy_helper.from_array(np.asarray(array), name)
@@ -123,15 +220,15 @@ class _Switched:
         self.nodes.append(helper.make_node("If", [switch], [target], then_branch=then, else_branch=otherwise))
 
     def _rounded(self, name: str, source: str, target: str) -> None:
-        chosen = self.plan.scales[name]
+        chosen = self.graph.plan.scales[name]
         pair = [self._constant(f"{name}.octavo.scale", chosen.scale), self._constant(f"{name}.octavo.zero", chosen.zero_point)]
         codes, out, other = f"{name}.octavo.codes", f"{name}.octavo.then", f"{name}.octavo.else"
         rounds = [
             helper.make_node("QuantizeLinear", [source, *pair], [codes], axis=1),
             helper.make_node("DequantizeLinear", [codes, *pair], [out], axis=1),
         ]
-        if name in self.shifts:
-            shift = self.shifts[name].astype(np.float32).reshape(self._broadcast(self.shifts[name].size, name))
+        if name in self.graph.shifts:
+            shift = self.graph.shifts[name].astype(np.float32).reshape(self._broadcast(self.graph.shifts[name].size, name))
             rounds[-1].output[0] = f"{name}.octavo.shifted"
             rounds.append(helper.make_node("Sub", [rounds[-1].output[0], self._constant(f"{name}.octavo.shift", shift)], [out]))
         keeps = [helper.make_node("Identity", [source], [other])]
@@ -139,12 +236,11 @@ class _Switched:
 
     def _broadcast(self, channels: int, name: str) -> list[int]:
         """The shape in which a value for each channel meets a tensor: axis 1 of images, else the last."""
-        return [1, channels, *[1] * (self.ranks[name] - 2)] if self.ranks[name] > 3 else [channels]
+        return [1, channels, *[1] * (self.graph.ranks[name] - 2)] if self.graph.ranks[name] > 3 else [channels]
 
     def _layer(self, node: onnx.NodeProto) -> None:
         """Two layers, of rounded and of original weights: constants of its branch, each is packed as it would be alone."""
-        codes, branches = self.plan.codes[node.name], []
-        original = {tensor.name: tensor for tensor in self.originals}
+        codes, original, branches = self.graph.plan.codes[node.name], self.graph.constants, []
         for what in ("then", "else"):
             copy = onnx.NodeProto()
             copy.CopyFrom(node)
