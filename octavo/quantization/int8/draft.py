@@ -23,7 +23,7 @@ from octavo.quantization.int8.equalization import equalize
 from octavo.quantization.int8.layouts import LAYOUTS
 from octavo.quantization.int8.placement import map_heads
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.scales import scales_of
+from octavo.quantization.int8.scales import ranges_of, scales_of
 from octavo.quantization.int8.shifts import rounding_shifts
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import Unit, units_of
@@ -118,6 +118,8 @@ class Draft:
         self._scales: dict[str, QParams] = {}
         self._codes: dict[str, Codes] = {}
         self._observe(changed)
+        # A tensor's own range is the same in every placement.
+        self._ranges: dict[str, tuple[float, float]] = {}
 
     def plan(self, given: Mapping[str, str] | None = None) -> Plan:
         """Scales, codes and corrected biases.
@@ -128,7 +130,9 @@ class Draft:
         reasons = self.placed(given)
         int8 = [unit for unit, reason in reasons.items() if not reason]
         tensors = self.quantized(int8)
-        scales = scales_of(int8, tensors, self.statistics, self.recipe, self.wide, by_channel=self.by_channel)
+        new = [value for value in tensors if value.name not in self._ranges]
+        self._ranges |= ranges_of(new, self.statistics, self.recipe)
+        scales = scales_of(int8, tensors, self.statistics, self.recipe, self.wide, known=self._ranges, by_channel=self.by_channel)
         # Elsewhere a tensor may be a head, with a scale for each channel: what was chosen for one scale does not hold there.
         scales |= {name: chosen for name, chosen in self._scales.items() if name in scales and not scales[name].by_channel}
         corrects = self.recipe.correction == "bias"

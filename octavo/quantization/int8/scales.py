@@ -22,7 +22,7 @@ from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import CARRIERS, Unit, is_depthwise, is_weighted, readers
 
-__all__ = ["quantized_tensors", "scales_of"]
+__all__ = ["quantized_tensors", "ranges_of", "scales_of"]
 
 SHARED_WIDTH = 2.0
 # Of a head channel's extremes: how much wider its codes span, for what calibration did not see.
@@ -48,6 +48,13 @@ def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
     return list(found)
 
 
+def ranges_of(tensors: Iterable[ir.Value], statistics: Statistics, recipe: Int8) -> dict[str, tuple[float, float]]:
+    """The range of each tensor by itself; one that no calibration image filled has none."""
+    seen = [value for value in tensors if value.name in statistics.tensors and statistics.tensors[value.name].values]
+    behind = {value.name: function for value in seen if (function := _activation_behind(value)) is not None}
+    return chosen_ranges(statistics, recipe, [value.name for value in seen], behind)
+
+
 def scales_of(
     int8: list[Unit],
     tensors: list[ir.Value],
@@ -55,6 +62,7 @@ def scales_of(
     recipe: Int8,
     wide: Mapping[str, int],
     *,
+    known: Mapping[str, tuple[float, float]] | None = None,
     by_channel: bool = False,
 ) -> dict[str, QParams]:
     """Choose scale and zero point of every quantized tensor.
@@ -65,14 +73,13 @@ def scales_of(
         statistics: of the calibration images.
         recipe: the `int8:` block.
         wide: tensors with more than 8 bits, by name.
+        known: as `ranges_of` gives them for these tensors or more, so that plans of one draft choose them once.
         by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
 
     Raises:
         CalibrationError: a tensor, and every tensor it shares its scale with, was never seen.
     """
-    seen = [value.name for value in tensors if value.name in statistics.tensors and statistics.tensors[value.name].values]
-    behind = {value.name: function for value in tensors if (function := _activation_behind(value)) is not None}
-    own = chosen_ranges(statistics, recipe, seen, behind)
+    own = ranges_of(tensors, statistics, recipe) if known is None else known
     ranges = {value: own.get(value.name) for value in tensors}
     for unit in int8:
         if unit.kind in ("silu", "Sigmoid"):
