@@ -206,7 +206,9 @@ def test_the_cheapest_placement_is_the_cheapest_of_all(data, weight):
     def draw(keys):
         return {key: data.draw(TIMES) for key in keys}
 
-    prices = Prices({unit: (data.draw(TIMES), data.draw(TIMES)) for unit in UNITS}, draw(TENSORS), draw(TENSORS))
+    needs = data.draw(st.dictionaries(st.sampled_from(UNITS), st.lists(st.sampled_from(UNITS), max_size=2), max_size=2))
+    times = {unit: (data.draw(TIMES), data.draw(TIMES)) for unit in UNITS}
+    prices = Prices(times, draw(TENSORS), draw(TENSORS), needs=needs)
     copies = data.draw(st.sets(st.sampled_from(["v", "f", "g"])))
     weights = draw(unit.name for unit in UNITS if unit.kind == "linear")
     noise = Noise({value.name: data.draw(TIMES) for value in TENSORS}, weights, frozenset(copies))
@@ -222,9 +224,42 @@ def test_the_cheapest_placement_is_the_cheapest_of_all(data, weight):
     for chosen in itertools.product([False, True], repeat=len(free)):
         kept = {unit.main.name: "" for unit, taken in zip(free, chosen, strict=True) if not taken}
         int8 = {unit for unit, taken in zip(free, chosen, strict=True) if taken}
+        if any(unit in int8 and not int8.issuperset(needed) for unit, needed in needs.items()):
+            continue
         if int8 == {unit for unit, reason in place(UNITS, {}, kept).items() if not reason}:
             least = cost(int8) if least is None else min(least, cost(int8))
     assert cost(trade.cheapest(weight)) == pytest.approx(least)
+
+
+def pooled() -> ir.Model:
+    """A pool behind SiLU, one behind a Conv, a Concat of them, and a layer behind that."""
+    tensors = {"a": he(8, 3, 3, 3), "b": he(4, 16, 3, 3), "c": he(5, 4)}
+    nodes = [
+        oh.make_node("Conv", ["x", "a"], ["p"], "a", pads=[1, 1, 1, 1]),
+        oh.make_node("MaxPool", ["p"], ["o"], "direct", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        oh.make_node("Sigmoid", ["p"], ["g"], "g"),
+        oh.make_node("Mul", ["p", "g"], ["s"], "s"),
+        oh.make_node("MaxPool", ["s"], ["q"], "behind", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        oh.make_node("Concat", ["o", "q"], ["v"], "v", axis=1),
+        oh.make_node("Conv", ["v", "b"], ["w"], "b"),
+        oh.make_node("GlobalAveragePool", ["w"], ["h"], "h"),
+        oh.make_node("Flatten", ["h"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "c"], ["y"], "c", transB=1),
+    ]
+    return network(nodes, tensors, ["y"])
+
+
+def test_an_integer_pool_needs_integers_up_to_the_next_weights_unless_a_conv_stands_before_it():
+    units = {unit.name: unit for unit in units_of(prepared(pooled()))}
+    prices = estimated(list(units.values()))
+    assert dict(prices.needs) == {units["behind"]: [units["v"], units["b"]]}
+    # All of it is free in INT8 but that layer.
+    times = {unit: (0.0, 9.0) if unit is units["b"] else (1.0, 0.0) for unit in units.values()}
+    free = dict.fromkeys(prices.quantize, 0.0)
+    trade = Trade(place(list(units.values()), {}), replace(prices, units=times, quantize=free, dequantize=free))
+    chosen = {unit.name for unit in trade.cheapest(0.0)}
+    assert "direct" in chosen
+    assert not {"behind", "v", "b"} & chosen
 
 
 def test_placements_trade_time_for_noise_and_the_last_is_below_the_bound():

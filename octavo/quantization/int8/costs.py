@@ -18,11 +18,15 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.files import read_json, write_json
 from octavo.quantization.int8.specimens import shape_of, source_of
-from octavo.quantization.int8.units import Unit, constant
+from octavo.quantization.int8.units import Unit, constant, readers
 
 __all__ = ["Borders", "Cost", "CostTable", "is_static", "signature"]
 
-FORMAT = "octavo-costs-1"
+FORMAT = "octavo-costs-2"
+# Float kernels of images that stand outside the blocked layout: nothing has to be brought into it for them, or out of it.
+_PLAIN = frozenset(
+    {"DepthToSpace", "Flatten", "Gemm", "MatMul", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Borders:
     Attributes:
         quantize_ns, dequantize_ns: per element, of the kernel alone.
         transpose_ns: per element of an image: integer convolutions of ONNX Runtime read NHWC, everything else NCHW.
-        quantize_us, dequantize_us, transpose_us: per kernel, however small.
+        reorder_ns: per element of an image: float convolutions, and what stands between them, work on blocks of channels (NCHWc).
+        quantize_us, dequantize_us, transpose_us, reorder_us: per kernel, however small.
     """
 
     quantize_ns: float = 0.0
@@ -49,6 +54,8 @@ class Borders:
     quantize_us: float = 0.0
     dequantize_us: float = 0.0
     transpose_us: float = 0.0
+    reorder_ns: float = 0.0
+    reorder_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,8 @@ class CostTable:
             ) from None
 
     def border_ms(self, value: ir.Value, *, to_int8: bool) -> float:
-        """What it takes to bring a tensor from float to INT8 or back, the change of layout included where it is an image.
+        """What it takes to bring a tensor from float to INT8 or back, the changes of layout included where it is an image: out of
+        the layout that float has for it between convolutions, and into that of INT8, or the other way round.
 
         Raises:
             QuantizationError: the tensor's shape is not known before the graph runs.
@@ -99,6 +107,9 @@ class CostTable:
         total = kernel[0] * size + kernel[1] * 1e3
         if len(shape) == 4 and shape[1] > 1 and shape[2] * shape[3] > 1:
             total += prices.transpose_ns * size + prices.transpose_us * 1e3
+            in_float = [value.producer()] if to_int8 else list(readers(value))
+            if any(node is not None and node.op_type not in _PLAIN for node in in_float):
+                total += prices.reorder_ns * size + prices.reorder_us * 1e3
         return total / 1e6
 
     def save(self, path: str | Path) -> None:

@@ -144,17 +144,13 @@ class Draft:
             if unit.kind != "linear":
                 continue
             chosen = self._codes.get(unit.main.name)
-            if chosen is not None:
-                codes[unit.main.name] = replace(chosen)
-                corrected += self.recipe.correction == "bias" and unit.main.op_type != "MatMul"
-                continue
-            code = codes_of(
-                unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights
-            )
-            shift = self._shift(unit, code, shifts.get(unit.inputs[0].name or "")) if corrects else None
+            code = replace(chosen) if chosen is not None else self._rounded(unit)
+            shift = None
+            if corrects:
+                shift = self._shift(unit, code, shifts.get(unit.inputs[0].name or ""), weights_corrected=chosen is not None)
             if shift is not None:
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
-                corrected += 1
+            corrected += shift is not None or (corrects and chosen is not None and unit.main.op_type != "MatMul")
             codes[unit.main.name] = code
         return Plan(reasons, scales, codes, corrected, bool(shifts))
 
@@ -205,10 +201,13 @@ class Draft:
                 )
         return {name: 16 for name in wide if name in quantized}
 
-    def _shift(self, unit: Unit, code: Codes, of_input: np.ndarray | None) -> np.ndarray | None:
-        """How much a layer puts out too much on average, for its rounded weights and for its rounded input."""
+    def _rounded(self, unit: Unit) -> Codes:
+        return codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights)
+
+    def _shift(self, unit: Unit, code: Codes, of_input: np.ndarray | None, *, weights_corrected: bool = False) -> np.ndarray | None:
+        """How much a layer puts out too much on average, for its rounded weights (unless that is in its bias) and its input."""
         tensor = self.statistics.tensors.get(unit.inputs[0].name or "")
-        means = tensor.means() if tensor is not None else None
+        means = tensor.means() if tensor is not None and not weights_corrected else None
         parts = [
             None if means is None else mean_shift(unit.main, code.restored, means),
             None if of_input is None else mean_output(unit.main, code.restored, of_input),

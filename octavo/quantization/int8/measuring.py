@@ -121,6 +121,8 @@ def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _B
         owner, inside = seen[0][0], any(between for _, between in seen)
         role = _role(kernel, owner)
         source = kernel.inputs[0]
+        if kernel.op_type == "ReorderInput" and source in sizes:
+            borders.seen["ReorderInput"].append((sizes[source], _least(kernel.us)))
         if role == "border":
             borders.seen[kernel.op_type].append((sizes[source], _least(kernel.us)))
             sizes[kernel.outputs[0]] = sizes[source]
@@ -158,7 +160,8 @@ class _Borders:
 
     def fitted(self) -> Borders:
         lines = [_line(self.seen[kind]) for kind in ("QuantizeLinear", "DequantizeLinear", "Transpose")]
-        return Borders(*(slope for slope, _ in lines), *(offset for _, offset in lines))
+        slopes, offsets = zip(*lines, strict=True)
+        return Borders(*slopes, *offsets, *_line(self.seen["ReorderInput"]))
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:

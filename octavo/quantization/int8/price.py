@@ -10,14 +10,14 @@ A layer that stays float also keeps its weights at four bytes: that has its pric
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.costs import CostTable, is_static
 from octavo.quantization.int8.specimens import shape_of
-from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.units import Unit, readers
 from octavo.quantization.int8.weights import weights_of
 
 __all__ = ["Prices", "estimated", "measured"]
@@ -41,12 +41,14 @@ class Prices:
         quantize: of bringing a tensor from float to INT8, by tensor; once, however many units read it.
         dequantize: of bringing it back, for each node that reads it in float.
         is_measured: whether they are times of a machine.
+        needs: units whose price in INT8 holds only where other units are INT8 too; otherwise they are much dearer (`_pools`).
     """
 
     units: Mapping[Unit, tuple[float, float]]
     quantize: Mapping[ir.Value, float]
     dequantize: Mapping[ir.Value, float]
     is_measured: bool = False
+    needs: Mapping[Unit, Sequence[Unit]] = field(default_factory=dict)
 
     def of(self, int8: Iterable[Unit]) -> float:
         """Of a whole placement: the units that are INT8."""
@@ -72,7 +74,7 @@ def estimated(units: Sequence[Unit]) -> Prices:
     """Prices from shapes; sizes that are not known count as 1."""
     values = _inputs(units)
     border = {value: _size(value) * _BORDER / 1e6 for value in values}
-    return Prices({unit: _with_weights(unit, _estimate(unit)) for unit in units}, border, border)
+    return Prices({unit: _with_weights(unit, _estimate(unit)) for unit in units}, border, border, needs=_pools(units))
 
 
 def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]) -> Prices:
@@ -100,7 +102,33 @@ def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]
     rest = {value: _size(value) * _BORDER / 1e6 for value in _inputs(units) if shape_of(value) is None}
     quantize = rest | {value: table.border_ms(value, to_int8=True) for value in values}
     dequantize = rest | {value: table.border_ms(value, to_int8=False) for value in values}
-    return Prices(prices, quantize, dequantize, is_measured=True)
+    return Prices(prices, quantize, dequantize, is_measured=True, needs=_pools(units))
+
+
+def _pools(units: Sequence[Unit]) -> dict[Unit, list[Unit]]:
+    """MaxPools, and the units up to the next weights that have to be INT8 with them.
+
+    ONNX Runtime's integer MaxPool is fast on NHWC, and without any vector instruction on NCHW (30 times as slow: 7 ms instead of .2
+    for YOLOX-nano's three pools over 13x13 images). It runs in NHWC right behind an integer convolution, and elsewhere where one
+    comes next, so that the image stays in its layout for all that lies between the two.
+    """
+    by_node = {node: unit for unit in units for node in unit.nodes}
+    makers = {value: unit for unit in units for value in unit.outputs}
+    found: dict[Unit, list[Unit]] = {}
+    for unit in units:
+        if unit.kind != "MaxPool":
+            continue
+        maker = makers.get(unit.inputs[0]) if unit.inputs else None
+        if maker is not None and maker.kind == "linear":
+            continue
+        ahead, between = [unit], {}
+        while ahead:
+            for value in ahead.pop().outputs:
+                behind = [by_node[node] for node in readers(value) if node in by_node and by_node[node] not in between]
+                between |= dict.fromkeys(behind)
+                ahead += [reader for reader in behind if reader.kind != "linear"]
+        found[unit] = list(between)
+    return found
 
 
 def _inputs(units: Sequence[Unit]) -> list[ir.Value]:

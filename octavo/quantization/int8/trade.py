@@ -135,6 +135,8 @@ class Trade:
             noise = self.noise.weights.get(unit.name, 0.0) + sum(self.noise.tensors.get(value.name, 0.0) for value in unit.inner)
             edge(source, place, in_float)
             edge(place, sink, in_int8 + weight * noise)
+            for other in self._needed(unit):
+                edge(place, node(other), None)
             if unit.kind != "linear" and self.chained:
                 for value in unit.inputs:
                     if value in self.makers:
@@ -157,6 +159,13 @@ class Trade:
                 edge(node(("codes", value)), sink if maker is None else node(maker), self.prices.quantize[value] + border)
         _, (side, _) = nx.minimum_cut(graph, source, sink, flow_func=nx.algorithms.flow.boykov_kolmogorov)
         return {unit for unit, reason in self.reasons.items() if not reason and number[unit] in side}
+
+    def _needed(self, unit: Unit) -> list[Unit]:
+        """The units that have to be INT8 with this one: of those that its price needs, the ones that can be."""
+        needed = self.prices.needs.get(unit, ())
+        able = [other for other in needed if not self.reasons[other]]
+        # Behind heads that stay float nothing can hold it; where no weights can be INT8 it had better be float itself.
+        return able if any(other.kind == "linear" for other in able) else list(needed)
 
     def placements(self, bound: float) -> list[set[Unit]]:
         """Those worth having, from the fastest on, each with less noise than the one before.
