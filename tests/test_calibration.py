@@ -403,6 +403,12 @@ class TestCollector:
         assert statistics.tensors["stem.relu"].low == 0
         assert statistics.tensors["depth.relu6"].high <= 6
 
+    @pytest.fixture(scope="class")
+    def at_once(self) -> tuple[ir.Model, Statistics]:
+        """A model and its statistics of five images in one run on one thread."""
+        model = inferred(small_network())
+        return model, collect(model, feeds(5), lanes=1)
+
     @given(
         order=st.permutations(range(5)),
         cuts=st.sets(st.integers(1, 4)),
@@ -410,10 +416,10 @@ class TestCollector:
         lanes=st.integers(1, 3),
     )
     @settings(max_examples=12, deadline=None)
-    def test_order_batch_partition_and_lanes_do_not_show(self, order, cuts, merges, lanes, tmp_path_factory):
+    def test_order_batch_partition_and_lanes_do_not_show(self, *, order, cuts, merges, lanes, at_once, tmp_path_factory):
         """Images 0..4 in any order, cut into batches and into runs that are merged, on any number of threads."""
         folder = tmp_path_factory.mktemp("c")
-        model = inferred(small_network())
+        model, expected = at_once
         pictures = [feed["image"] for _, feed in feeds(5)()]
         pieces = np.split(np.array(order), sorted(cuts))
         runs: list[list[tuple[str, dict]]] = [[]]
@@ -425,7 +431,7 @@ class TestCollector:
         merged = parts[-1]
         for part in parts[:-1]:
             merged = merged.merge(part)
-        assert as_bytes(merged, folder / "a") == as_bytes(collect(model, feeds(5), lanes=1), folder / "b")
+        assert as_bytes(merged, folder / "a") == as_bytes(expected, folder / "b")
 
     def test_another_grouping_gives_the_same_up_to_rounding(self):
         model = inferred(small_network())

@@ -225,7 +225,7 @@ def test_a_product_of_two_heads_runs(turned):
 
 
 @given(st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=6), st.data())
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_no_layer_goes_missing_and_nothing_is_counted_twice(blocks, data):
     """Whatever the chain and whatever stays float: each layer has one kernel, of the precision that was decided."""
     nodes = [oh.make_node("Conv", ["x", "w0"], ["t0"], "t0/conv", pads=[1, 1, 1, 1])]
