@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,23 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 
+from octavo.calibration.collector import collect
+from octavo.calibration.statistics import Statistics
+from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 
 # On x86, ONNX Runtime fuses int8 activations only when asked to; on ARM64 always.
 AS_ON_ARM = {"session.qdqisint8allowed": "1"}
+
+
+def he(generator: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random weights that keep the variance of what a ReLU lets through; outputs first."""
+    return (generator.standard_normal(shape) * np.sqrt(2 / max(np.prod(shape[1:]), 1))).astype(np.float32)
+
+
+def inferred(proto: onnx.ModelProto) -> ir.Model:
+    """The graph with inferred shapes."""
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
 
 
 def network(
@@ -45,6 +59,23 @@ def session_of(model: ir.Model, **options: object) -> Session:
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray], **options: object) -> dict[str, np.ndarray]:
     return session_of(model, **options).run(feeds)
+
+
+def statistics_of(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> Statistics:
+    """Calibrated on images of the names 0, 1, ..."""
+    return collect(model, lambda: ((str(place), image) for place, image in enumerate(feeds)))
+
+
+def sqnr(model: ir.Model, other: ir.Model, feeds: Sequence[dict[str, np.ndarray]], **options: object) -> dict[str, float]:
+    """SQNR in dB of each output of `other`, which runs with `options`, against that of `model`."""
+    pairs = [(run(model, image), run(other, image, **options)) for image in feeds]
+    return {
+        name: sqnr_db(
+            sum(float((wanted[name] ** 2).sum()) for wanted, _ in pairs),
+            sum(float(((wanted[name] - got[name]) ** 2).sum()) for wanted, got in pairs),
+        )
+        for name in pairs[0][0]
+    }
 
 
 def optimized(model: ir.Model, folder: Path, **options: object) -> onnx.ModelProto:

@@ -9,6 +9,7 @@ import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
+from graphs import inferred
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -268,7 +269,7 @@ class TestRanges:
 class TestChoice:
     @pytest.fixture(scope="class")
     def statistics(self) -> Statistics:
-        return collect(ir.from_proto(onnx.shape_inference.infer_shapes(small_network())), feeds(3))
+        return collect(inferred(small_network()), feeds(3))
 
     def test_one_method_for_all_and_a_choice_for_some(self, statistics):
         plain = chosen_ranges(statistics, Int8(method="minmax"))
@@ -321,7 +322,7 @@ class TestObserved:
         model = oh.make_model(
             oh.make_graph(list(nodes), "g", [image], ends, constants), opset_imports=[oh.make_opsetid("", 18)], ir_version=8
         )
-        return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+        return inferred(model)
 
     def test_silu_and_prelu_need_all_their_tensors(self):
         silu = self.graph(
@@ -390,7 +391,7 @@ class TestObserved:
 
 class TestCollector:
     def test_the_image_pass_sees_every_activation_once(self):
-        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        model = inferred(small_network())
         names = float_activations(model)
         assert names == "image stem stem.relu depth depth.relu6 point sum pooled logits".split()
         statistics = collect(model, feeds(3))
@@ -402,6 +403,12 @@ class TestCollector:
         assert statistics.tensors["stem.relu"].low == 0
         assert statistics.tensors["depth.relu6"].high <= 6
 
+    @pytest.fixture(scope="class")
+    def at_once(self) -> tuple[ir.Model, Statistics]:
+        """A model and its statistics of five images in one run on one thread."""
+        model = inferred(small_network())
+        return model, collect(model, feeds(5), lanes=1)
+
     @given(
         order=st.permutations(range(5)),
         cuts=st.sets(st.integers(1, 4)),
@@ -409,10 +416,10 @@ class TestCollector:
         lanes=st.integers(1, 3),
     )
     @settings(max_examples=12, deadline=None)
-    def test_order_batch_partition_and_lanes_do_not_show(self, order, cuts, merges, lanes, tmp_path_factory):
+    def test_order_batch_partition_and_lanes_do_not_show(self, *, order, cuts, merges, lanes, at_once, tmp_path_factory):
         """Images 0..4 in any order, cut into batches and into runs that are merged, on any number of threads."""
         folder = tmp_path_factory.mktemp("c")
-        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        model, expected = at_once
         pictures = [feed["image"] for _, feed in feeds(5)()]
         pieces = np.split(np.array(order), sorted(cuts))
         runs: list[list[tuple[str, dict]]] = [[]]
@@ -424,10 +431,10 @@ class TestCollector:
         merged = parts[-1]
         for part in parts[:-1]:
             merged = merged.merge(part)
-        assert as_bytes(merged, folder / "a") == as_bytes(collect(model, feeds(5), lanes=1), folder / "b")
+        assert as_bytes(merged, folder / "a") == as_bytes(expected, folder / "b")
 
     def test_another_grouping_gives_the_same_up_to_rounding(self):
-        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        model = inferred(small_network())
         whole, grouped = collect(model, feeds(4)), collect(model, feeds(4), group_bytes=1)
         assert whole.tensors.keys() == grouped.tensors.keys()
         for name, expected in whole.tensors.items():
@@ -463,7 +470,7 @@ class TestCollector:
             (str(place), {"image": generator.random((n, 3, h, w), np.float32), "index": np.array([place % 2])})
             for place, (n, h, w) in enumerate(sizes)
         ]
-        statistics = collect(ir.from_proto(onnx.shape_inference.infer_shapes(proto)), lambda: samples)
+        statistics = collect(inferred(proto), lambda: samples)
         assert statistics.tensors["image"].values == 3 * (24 + 30 + 24)
         images = np.concatenate([feed["image"].transpose(1, 0, 2, 3).reshape(3, -1) for _, feed in samples], axis=1)
         assert np.allclose(statistics.tensors["image"].means(), images.mean(axis=1), atol=1e-6)
@@ -475,15 +482,15 @@ class TestCollector:
         assert "index" not in statistics.tensors
 
     def test_the_model_is_left_as_it_was(self):
-        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+        model = inferred(small_network())
         collect(model, feeds(1))
         assert [value.name for value in model.graph.outputs] == ["logits"]
 
     def test_nan_no_images_and_unknown_tensors(self):
         broken = small_network(weights={"stem.bias": np.full(8, np.nan, np.float32)})
         with pytest.raises(CalibrationError, match=r"tensor 'stem.relu' holds \d+ NaN"):
-            collect(ir.from_proto(onnx.shape_inference.infer_shapes(broken)), feeds(1))
-        model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+            collect(inferred(broken), feeds(1))
+        model = inferred(small_network())
         with pytest.raises(CalibrationError, match="no image to calibrate on"):
             collect(model, lambda: [])
         with pytest.raises(ModelRunError, match="no tensor 'nothing'"):

@@ -9,6 +9,7 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
+from graphs import inferred
 
 from octavo.errors import QuantizationError
 from octavo.quantization.int8.costs import Borders, Cost, CostTable, is_static, signature
@@ -55,7 +56,7 @@ def network(prefix: str = "", seed: int = 0, size: int = 16, batch: object = "N"
         constants,
     )
     proto = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=10)
-    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    return inferred(proto)
 
 
 def candidates_of(model: ir.Model) -> list:

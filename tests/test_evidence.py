@@ -1,10 +1,10 @@
 """Fidelity, task scores, bootstrap, gates and tables against figures worked out another way."""
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from conftest import small_network
+from graphs import inferred
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -160,7 +160,7 @@ def images(count: int, labelled: bool = True):
 
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, ir.Model]:
-    model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+    model = inferred(small_network())
     statistics = collect(model, lambda: ((item.name, {"image": tensor}) for item, tensor in images(6)))
     return {"fp32": model, "int8": quantize_static(model, statistics, Int8()).model}
 

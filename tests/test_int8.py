@@ -7,6 +7,7 @@ import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
+from graphs import inferred
 
 from octavo.calibration.collector import collect
 from octavo.calibration.ranges import tensor_range
@@ -20,10 +21,6 @@ from octavo.runtime.session import Session
 
 GENERATOR = np.random.default_rng(7)
 IMAGES = [GENERATOR.standard_normal((1, 3, 32, 32)).astype(np.float32) for _ in range(8)]
-
-
-def inferred(proto: onnx.ModelProto) -> ir.Model:
-    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
 
 
 def samples_of(name: str = "image"):

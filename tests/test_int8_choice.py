@@ -2,7 +2,9 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
+import graphs
 import numpy as np
 import onnx.helper as oh
 import onnx_ir as ir
@@ -11,7 +13,6 @@ from graphs import network, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.calibration.collector import collect
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
@@ -29,8 +30,7 @@ FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for
 CALIBRATION, HELD_OUT = FEEDS[:8], FEEDS[8:]
 
 
-def he(*shape: int) -> np.ndarray:
-    return (GENERATOR.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))).astype(np.float32)
+he = partial(graphs.he, GENERATOR)
 
 
 def uneven(activation: str = "Relu") -> ir.Model:
@@ -60,7 +60,7 @@ def uneven(activation: str = "Relu") -> ir.Model:
 
 
 def statistics_of(model: ir.Model):
-    return collect(model, lambda: ((str(place), feeds) for place, feeds in enumerate(CALIBRATION)))
+    return graphs.statistics_of(model, CALIBRATION)
 
 
 def test_equalization_changes_no_float_value_and_saves_an_uneven_depthwise_layer():

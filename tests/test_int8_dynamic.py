@@ -5,12 +5,10 @@ import onnx
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import network, run
+from graphs import network, run, sqnr, statistics_of
 
-from octavo.calibration.collector import collect
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.dynamic import quantize_dynamic
-from octavo.runtime.noise import sqnr_db
 
 GENERATOR = np.random.default_rng(14)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32) + np.float32(1)} for _ in range(4)]
@@ -42,15 +40,6 @@ def model() -> ir.Model:
     return network(nodes, tensors | {"one": np.array([1], np.int64)}, ["z", "s"])
 
 
-def noise(model: ir.Model, other: ir.Model) -> dict[str, float]:
-    found = {}
-    pairs = [(run(model, image), run(other, image)) for image in IMAGES]
-    for name in pairs[0][0]:
-        signal = sum(float((wanted[name] ** 2).sum()) for wanted, _ in pairs)
-        found[name] = sqnr_db(signal, sum(float(((wanted[name] - got[name]) ** 2).sum()) for wanted, got in pairs))
-    return found
-
-
 def test_each_kind_of_node_gets_its_form_and_reason(model):
     before = ir.to_proto(model).SerializeToString()
     result = quantize_dynamic(model, Int8())
@@ -68,13 +57,13 @@ def test_each_kind_of_node_gets_its_form_and_reason(model):
     }
     ops = [node.op_type for node in result.model.graph]
     assert (ops.count("MatMulInteger"), ops.count("Conv"), ops.count("Gemm"), ops.count("MatMul")) == (2, 1, 1, 1)
-    found = noise(model, result.model)
+    found = sqnr(model, result.model, IMAGES)
     assert min(found.values()) > 25
     assert max(found.values()) < 100, "it is quantized"
 
 
 def test_keep_float_and_the_correction(model):
-    statistics = collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
+    statistics = statistics_of(model, IMAGES)
     kept = quantize_dynamic(model, Int8(keep_float=("Gemm", "query")), statistics)
     reasons = {decision.node: decision.reason for decision in kept.decisions}
     assert (reasons["plain"], reasons["query"]) == ("keep_float: Gemm", "keep_float: query")

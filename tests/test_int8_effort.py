@@ -1,17 +1,16 @@
 """`effort: high`: rounding by a layer's inputs, ranges by the error at the heads, and that neither can make a network worse."""
 
+import graphs
 import numpy as np
-import onnx
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
-from graphs import network, run
+from graphs import inferred, network, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_int8_choice import CALIBRATION, HELD_OUT, he, statistics_of, uneven
 
-from octavo.calibration.collector import collect
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
@@ -207,11 +206,10 @@ def test_what_shares_a_scale_goes_on_sharing_it():
 
 @pytest.mark.parametrize("correction", ["bias", "none"])
 def test_high_effort_is_never_worse_on_held_out_images_and_gives_the_same_bytes(correction):
-    proto = small_network()
     generator = np.random.default_rng(2)
     feeds = [{"image": generator.standard_normal((1, 3, 32, 32)).astype(np.float32)} for _ in range(14)]
-    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
-    statistics = collect(model, lambda: ((str(place), feed) for place, feed in enumerate(feeds[:10])))
+    model = inferred(small_network())
+    statistics = graphs.statistics_of(model, feeds[:10])
     images = Images(feeds[:10], feeds[10:])
     results = {
         effort: quantize_static(model, statistics, Int8(effort=effort, repair=False, correction=correction), images)

@@ -11,7 +11,7 @@ import onnx.helper as oh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
-from graphs import network, optimized, run
+from graphs import inferred, network, optimized, run, statistics_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +40,7 @@ def as_bytes(model: ir.Model) -> bytes:
 
 
 def quantized(model: ir.Model, **recipe: object) -> Int8Result:
-    statistics = collect(model, lambda: ((str(place), {"x": image}) for place, image in enumerate(IMAGES)))
+    statistics = statistics_of(model, [{"x": image} for image in IMAGES])
     return quantize_static(model, statistics, Int8(method="minmax", placement="all", float_heads=False, **recipe))
 
 
@@ -108,7 +108,7 @@ def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypa
 
 def test_int8_decisions_that_run_in_float_are_named():
     """FP32 itself, said to be INT8: each layer is unexpected, also where its kernel has another node's name."""
-    model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+    model = inferred(small_network())
     decisions = [Decision(node.name, node.op_type, "int8", "so they say") for node in model.graph]
     found = executed(model, decisions, optimized_nodes(as_bytes(model)))
     assert found.layers == 4
@@ -134,7 +134,7 @@ def test_a_product_of_two_integer_tensors_is_named():
 
 
 def test_weights_stored_as_int8_are_expected_to_compute_in_float():
-    model = ir.from_proto(onnx.shape_inference.infer_shapes(small_network()))
+    model = inferred(small_network())
     result = quantize_dynamic(model, Int8())
     found = explained(model, result)
     assert (found.unexpected, found.unresolved) == ([], [])
@@ -225,7 +225,7 @@ def test_a_product_of_two_heads_runs(turned):
 
 
 @given(st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=6), st.data())
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_no_layer_goes_missing_and_nothing_is_counted_twice(blocks, data):
     """Whatever the chain and whatever stays float: each layer has one kernel, of the precision that was decided."""
     nodes = [oh.make_node("Conv", ["x", "w0"], ["t0"], "t0/conv", pads=[1, 1, 1, 1])]

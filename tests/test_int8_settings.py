@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import graphs
 import numpy as np
 import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from graphs import network, optimized, run
+from graphs import network, optimized, sqnr, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from octavo.calibration.collector import collect
 from octavo.errors import CalibrationError, QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.correction import rounded_weights, weight_codes
-from octavo.runtime.noise import sqnr_db
 
 GENERATOR = np.random.default_rng(31)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]
 
 
-def he(*shape: int) -> np.ndarray:
-    return (GENERATOR.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))).astype(np.float32)
+he = partial(graphs.he, GENERATOR)
 
 
 def narrow() -> ir.Model:
@@ -53,16 +53,7 @@ def model() -> ir.Model:
 
 @pytest.fixture(scope="module")
 def statistics(model):
-    return statistics_of(model)
-
-
-def statistics_of(model: ir.Model):
-    return collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
-
-
-def sqnr(model: ir.Model, other: ir.Model, name: str, **options: object) -> float:
-    pairs = [(run(model, image)[name], run(other, image, **options)[name]) for image in IMAGES]
-    return sqnr_db(sum(float((a**2).sum()) for a, _ in pairs), sum(float(((a - b) ** 2).sum()) for a, b in pairs))
+    return statistics_of(model, IMAGES)
 
 
 def types_of(model: ir.Model) -> dict[str, np.dtype]:
@@ -90,9 +81,10 @@ class TestSixteenBits:
         types = types_of(wide)
         assert {name for name, kind in types.items() if kind == np.uint16} == {"a", "p", "m"}
         assert len(types) > 3
+        plain_db, wide_db = (sqnr(model, made, IMAGES, optimization=optimization) for made in (plain, wide))
         for name in ("p", "z"):
-            assert sqnr(model, wide, name, optimization=optimization) > sqnr(model, plain, name, optimization=optimization) + 6
-        assert sqnr(model, wide, "z", optimization=optimization) > 30
+            assert wide_db[name] > plain_db[name] + 6
+        assert wide_db["z"] > 30
 
     def test_around_them_onnx_runtime_computes_in_float(self, model, statistics, tmp_path):
         wide = quantize_static(model, statistics, Int8(bits16=("m",))).model
@@ -107,7 +99,7 @@ class TestSixteenBits:
             oh.make_node("Conv", ["relu/out", "v"], ["y"], "last"),
         ]
         model = network(nodes, {"w": he(8, 3, 1, 1), "v": he(4, 8, 1, 1)}, ["y"])
-        found = statistics_of(model)
+        found = statistics_of(model, IMAGES)
         for pattern in ("stem/*", "relu/out"):
             assert types_of(quantize_static(model, found, Int8(bits16=(pattern,))).model)["relu/out"] == np.uint16
 
@@ -128,7 +120,7 @@ class TestSixteenBits:
 
     def test_qoperator_keeps_them(self, model, statistics):
         fused = quantize_static(model, statistics, Int8(bits16=("m",), format="qoperator")).model
-        assert sqnr(model, fused, "p") > 20
+        assert sqnr(model, fused, IMAGES)["p"] > 20
         assert np.dtype(np.uint16) in types_of(fused).values()
 
 
@@ -171,7 +163,7 @@ class TestWeightsOfLeastError:
         stored = {}
         for method in ("minmax", "mse"):
             recipe = Int8(weights=method, target="cpu-no-vnni", per_channel=False)
-            results = quantize_static(model, statistics_of(model), recipe), quantize_dynamic(model, recipe)
+            results = quantize_static(model, statistics_of(model, IMAGES), recipe), quantize_dynamic(model, recipe)
             names = ("stem.weight_codes", "stem.weight.int8")
             stored[method] = [
                 result.model.graph.initializers[name].const_value.numpy() for result, name in zip(results, names, strict=True)

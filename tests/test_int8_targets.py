@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import graphs
 import numpy as np
 import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from graphs import AS_ON_ARM, network, optimized, run
+from graphs import AS_ON_ARM, network, optimized, sqnr, statistics_of
 
-from octavo.calibration.collector import collect
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, writer
 from octavo.quantization.int8.draft import prepared
 from octavo.quantization.int8.input_layout import place_inputs
 from octavo.quantization.int8.targets import TARGETS
 from octavo.quantization.int8.units import units_of
-from octavo.runtime.noise import sqnr_db
 
 GENERATOR = np.random.default_rng(29)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(10)]
 
 
-def he(*shape: int) -> np.ndarray:
-    return (GENERATOR.standard_normal(shape) * np.sqrt(2 / max(np.prod(shape[1:]), 1))).astype(np.float32)
+he = partial(graphs.he, GENERATOR)
 
 
 TENSORS = {
@@ -77,16 +77,7 @@ def model() -> ir.Model:
 
 @pytest.fixture(scope="module")
 def statistics(model):
-    return statistics_of(model)
-
-
-def statistics_of(model: ir.Model):
-    return collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
-
-
-def sqnr(model: ir.Model, other: ir.Model, **options: object) -> float:
-    pairs = [(run(model, image)["y"], run(other, image, **options)["y"]) for image in IMAGES]
-    return sqnr_db(sum(float((a**2).sum()) for a, _ in pairs), sum(float(((a - b) ** 2).sum()) for a, b in pairs))
+    return statistics_of(model, IMAGES)
 
 
 class Graph:
@@ -126,7 +117,7 @@ def test_every_target_runs_near_fp32_in_onnx_runtime(target, optimization, model
     result = quantize_static(model, statistics, Int8(target=target, method="minmax", placement="all")).model
     # Symmetric activations and 7-bit weights each cost up to 6 dB.
     least = {"tensorrt": 19, "cpu-no-vnni": 19}.get(target, 23)
-    assert sqnr(model, result, optimization=optimization) > least
+    assert sqnr(model, result, IMAGES, optimization=optimization)["y"] > least
     weights = Graph(result).weights()
     assert len(weights) == 6
     limit = 64 if target == "cpu-no-vnni" else 127
@@ -222,14 +213,14 @@ class TestBeforeInputs:
         tensors["depth"] = TENSORS["depth"] / spread.reshape(-1, 1, 1, 1)
         nodes[3] = conv("silu", "d", "depth")
         model = network(nodes, tensors, ["y"])
-        found = statistics_of(model)
+        found = statistics_of(model, IMAGES)
         with_scales = quantize_static(model, found, Int8(target="openvino", method="minmax")).model
         graph = Graph(with_scales)
         (node,) = [node for node in graph.activations() if node.input[0] == "silu"]
         zero = graph.constants[node.input[2]]
         assert (zero.shape, zero.dtype, zero.any()) == ((16,), np.int8, False)
         per_tensor = quantize_static(model, found, Int8(target="tensorrt", method="minmax")).model
-        assert sqnr(model, with_scales) > sqnr(model, per_tensor) + 6
+        assert sqnr(model, with_scales, IMAGES)["y"] > sqnr(model, per_tensor, IMAGES)["y"] + 6
         # With images to choose by, it is chosen where it measures better.
         chosen = quantize_static(model, found, Int8(target="openvino", method="minmax"), Images(IMAGES[:6], IMAGES[6:]))
         tried = chosen.measured["tried_db"]
@@ -258,7 +249,7 @@ class TestBeforeInputs:
             conv("sum", "y", "point"),
         ]
         model = network(nodes, TENSORS, ["y"])
-        graph = Graph(quantize_static(model, statistics_of(model), Int8(target="tensorrt")).model)
+        graph = Graph(quantize_static(model, statistics_of(model, IMAGES), Int8(target="tensorrt")).model)
         assert list(graph.nodes["sum"].input) == ["c", "b.restored"]
 
     @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
@@ -274,7 +265,7 @@ class TestBeforeInputs:
         # A channel a hundred times smaller than others would not survive one scale for all.
         weights = TENSORS["point"] * np.geomspace(0.01, 1, 16, dtype=np.float32).reshape(-1, 1, 1, 1)
         model = network(nodes, TENSORS | {"point": weights}, ["y"])
-        result = quantize_static(model, statistics_of(model), Int8(target=target, keep_float=("b",)))
+        result = quantize_static(model, statistics_of(model, IMAGES), Int8(target=target, keep_float=("b",)))
         records = {decision.node: (decision.precision, decision.reason) for decision in result.decisions}
         assert records["b"] == ("float", "keep_float: b")
         assert records["y"][0] == "float"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import graphs
 import numpy as np
 import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from graphs import AS_ON_ARM, network, optimized, run
+from graphs import AS_ON_ARM, network, optimized, run, sqnr, statistics_of
 
-from octavo.calibration.collector import collect
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.placement import place
 from octavo.quantization.int8.qparams import QParams
@@ -27,8 +28,7 @@ GENERATOR = np.random.default_rng(13)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(6)]
 
 
-def normal(*shape: int) -> np.ndarray:
-    return (GENERATOR.standard_normal(shape) * np.sqrt(2 / max(np.prod(shape[1:]), 1))).astype(np.float32)
+normal = partial(graphs.he, GENERATOR)
 
 
 TENSORS = {
@@ -64,12 +64,7 @@ class Written:
         return [(run(self.float32, image), run(self.int8, image, **options)) for image in IMAGES]
 
     def sqnr(self) -> dict[str, float]:
-        results = self.both()
-        found = {}
-        for name in results[0][0]:
-            signal = sum(float((wanted[name] ** 2).sum()) for wanted, _ in results)
-            found[name] = sqnr_db(signal, sum(float(((wanted[name] - got[name]) ** 2).sum()) for wanted, got in results))
-        return found
+        return sqnr(self.float32, self.int8, IMAGES)
 
 
 def written(
@@ -91,7 +86,7 @@ def written(
     chosen = {unit for unit in units if not reasons[unit] or unit.name in force}
     int8 = [unit for unit in units if unit in chosen]
     recipe = Int8(method="minmax", **settings)
-    statistics = collect(model, lambda: ((str(place), image) for place, image in enumerate(IMAGES)))
+    statistics = statistics_of(model, IMAGES)
     scales = scales_of(int8, quantized_tensors(int8), statistics, recipe, wide or {})
     codes = {unit.main.name: codes_of(unit.main, per_channel=recipe.per_channel, bits=8) for unit in int8 if unit.kind == "linear"}
     result = write_qdq(model, units, chosen, scales, codes)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import CLASSES, ROOT, project_params, write_images
 
@@ -65,6 +66,18 @@ def change(repository: Path, block: str, **values: object) -> None:
     (repository / "params.yaml").write_text(yaml.safe_dump(params))
 
 
+def weights() -> dict[str, torch.Tensor]:
+    """The same at every call."""
+    module: dict = {}
+    exec(NETWORK, module)  # noqa: S102
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = module["build"](16)
+        net.stem[1].running_mean.normal_()
+        net.stem[1].running_var.uniform_(0.5, 2)
+    return net.state_dict()
+
+
 def make_repository(folder: Path) -> Path:
     folder.mkdir()
     for name in ("octavo", "stages"):
@@ -77,11 +90,7 @@ def make_repository(folder: Path) -> Path:
     del pipeline["stages"]["prepare"]
     (folder / "dvc.yaml").write_text(yaml.safe_dump(pipeline))
     (folder / "network.py").write_text(NETWORK)
-    make_weights = (
-        "import torch, network; torch.manual_seed(0); net = network.build(16); "
-        "net.stem[1].running_mean.normal_(); net.stem[1].running_var.uniform_(0.5, 2); torch.save(net.state_dict(), 'weights.pth')"
-    )
-    sh(folder, "python", "-c", make_weights)
+    torch.save(weights(), folder / "weights.pth")
     source = {"kind": "torch", "entry": "network:build", "args": {"width": 16}, "file": "weights.pth", "trace": True}
     (folder / "params.yaml").write_text(yaml.safe_dump(project_params(source=source)))
     write_images(folder / "images/calibration", 8, seed=1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import codes_of_input, constant_of, new_constant, pruned, shape_of_codes
 
 __all__ = ["Blocks", "ConvOnBlocksPass", "blocks_of"]
@@ -15,7 +16,7 @@ __all__ = ["Blocks", "ConvOnBlocksPass", "blocks_of"]
 _CHANNELS = 4
 
 
-class ConvOnBlocksPass(ir.passes.InPlacePass):
+class ConvOnBlocksPass(NodePass):
     """Rewrite `Conv(DQ(x), DQ(w))` of stride s, x uint8, as a Conv of stride 1 on `DQ(SpaceToDepth(x, s))`.
 
     ONNX Runtime's integer Conv copies each pixel under the kernel by itself, channels last: a 6x6 kernel of stride 2 on RGB is 36
@@ -29,13 +30,36 @@ class ConvOnBlocksPass(ir.passes.InPlacePass):
     The result is the same to the last bit.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node changed."""
-        modified = False
-        for node in list(model.graph):
-            if node.op_type == "Conv" and node.domain in ("", "ai.onnx"):
-                modified |= _rewrite(model, node)
-        return ir.passes.PassResult(model, modified)
+    op_type = "Conv"
+
+    def _rewrite(self, model: ir.Model, conv: ir.Node) -> bool:
+        source = codes_of_input(conv.inputs[0])
+        restored = conv.inputs[1].producer() if conv.inputs[1] is not None else None
+        if source is None or restored is None or restored.op_type != "DequantizeLinear":
+            return False
+        codes = constant_of(restored.inputs[0])
+        zero = constant_of(restored.inputs[2]) if len(restored.inputs) > 2 else np.zeros(1)
+        if codes is None or codes.dtype != np.int8 or codes.ndim != 4 or zero is None or zero.any():
+            return False
+        shape = shape_of_codes(source.codes)
+        blocks = blocks_of(conv, shape, codes.shape[2:]) if shape is not None else None
+        if blocks is None:
+            return False
+        split = ir.node("SpaceToDepth", [source.codes], {"blocksize": blocks.size}, name=f"{conv.name}.blocks")
+        read = ir.node("DequantizeLinear", [split.outputs[0], *source.node.inputs[1:]], name=f"{conv.name}.blocks.DQ")
+        folded = new_constant(model, f"{conv.name}.block_codes", blocks.weights(codes))
+        weights = ir.node(
+            "DequantizeLinear", [folded, *restored.inputs[1:]], dict(restored.attributes), name=f"{conv.name}.block_codes.DQ"
+        )
+        for node in (split, read, weights):
+            node.outputs[0].name = f"{node.name}.out"
+        model.graph.insert_before(conv, [split, read, weights])
+        conv.replace_input_with(0, read.outputs[0])
+        conv.replace_input_with(1, weights.outputs[0])
+        for name, value in (("kernel_shape", blocks.kernel), ("pads", blocks.pads), ("strides", (1, 1))):
+            conv.attributes[name] = ir.AttrInt64s(name, list(value))
+        pruned(model, [source.node, restored])
+        return True
 
 
 @dataclass(frozen=True)
@@ -101,33 +125,3 @@ def blocks_of(conv: ir.Node, image: list[object], kernel: tuple[int, int]) -> Bl
         after.append(last)
         shifts.append(first * size - pads[axis])
     return Blocks(size, (lengths[0], lengths[1]), (*before, *after), (shifts[0], shifts[1]))
-
-
-def _rewrite(model: ir.Model, conv: ir.Node) -> bool:
-    source = codes_of_input(conv.inputs[0])
-    restored = conv.inputs[1].producer() if conv.inputs[1] is not None else None
-    if source is None or restored is None or restored.op_type != "DequantizeLinear":
-        return False
-    codes = constant_of(restored.inputs[0])
-    zero = constant_of(restored.inputs[2]) if len(restored.inputs) > 2 else np.zeros(1)
-    if codes is None or codes.dtype != np.int8 or codes.ndim != 4 or zero is None or zero.any():
-        return False
-    shape = shape_of_codes(source.codes)
-    blocks = blocks_of(conv, shape, codes.shape[2:]) if shape is not None else None
-    if blocks is None:
-        return False
-    split = ir.node("SpaceToDepth", [source.codes], {"blocksize": blocks.size}, name=f"{conv.name}.blocks")
-    read = ir.node("DequantizeLinear", [split.outputs[0], *source.node.inputs[1:]], name=f"{conv.name}.blocks.DQ")
-    folded = new_constant(model, f"{conv.name}.block_codes", blocks.weights(codes))
-    weights = ir.node(
-        "DequantizeLinear", [folded, *restored.inputs[1:]], dict(restored.attributes), name=f"{conv.name}.block_codes.DQ"
-    )
-    for node in (split, read, weights):
-        node.outputs[0].name = f"{node.name}.out"
-    model.graph.insert_before(conv, [split, read, weights])
-    conv.replace_input_with(0, read.outputs[0])
-    conv.replace_input_with(1, weights.outputs[0])
-    for name, value in (("kernel_shape", blocks.kernel), ("pads", blocks.pads), ("strides", (1, 1))):
-        conv.attributes[name] = ir.AttrInt64s(name, list(value))
-    pruned(model, [source.node, restored])
-    return True

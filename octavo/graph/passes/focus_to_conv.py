@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant, pruned
 
 __all__ = ["FocusToConvPass"]
@@ -14,7 +15,7 @@ _LAST = np.iinfo(np.int32).max
 Offsets = tuple[tuple[int, int], tuple[int, int]]
 
 
-class FocusToConvPass(ir.passes.InPlacePass):
+class FocusToConvPass(NodePass):
     """Rewrite `Conv(Concat(x[:, :, a::s, b::s], ...), w)` (YOLO's Focus) and `Conv(SpaceToDepth(x), w)` as `Conv(x, w')`, stride s.
 
     The weights of each slice go to every s-th place of a kernel s times as large, shifted by the slice's (a, b). Slices, and their
@@ -28,45 +29,38 @@ class FocusToConvPass(ir.passes.InPlacePass):
     Exact up to the order of the sums.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node changed."""
-        modified = False
-        for node in list(model.graph):
-            if node.op_type == "Conv" and node.domain in ("", "ai.onnx"):
-                modified |= _rewrite(model, node)
-        return ir.passes.PassResult(model, modified)
+    op_type = "Conv"
 
-
-def _rewrite(model: ir.Model, conv: ir.Node) -> bool:
-    value = conv.inputs[0]
-    source = value.producer() if value is not None else None
-    weights = constant_of(conv.inputs[1])
-    if source is None or len(list(value.uses())) != 1 or value.is_graph_output() or not _plain(conv, weights):
-        return False
-    found = _parts(source)
-    if found is None:
-        return False
-    image, size, places = found
-    channels, *sides = list(image.shape)[1:]
-    if not all(isinstance(side, int) and side % size == 0 for side in sides) or weights.shape[1] != channels * len(places):
-        return False
-    outputs, _, height, width = weights.shape
-    wide = np.zeros((outputs, channels, height * size, width * size), np.float64)
-    for index, (down, right) in enumerate(places):
-        wide[:, :, down::size, right::size] += weights[:, index * channels : (index + 1) * channels]
-    conv.replace_input_with(0, image)
-    old = conv.inputs[1]
-    conv.replace_input_with(1, new_constant(model, f"{conv.name}.whole_weights", wide.astype(np.float32)))
-    forget(model, old)
-    for name, factor in (("strides", [1, 1]), ("pads", [0] * 4)):
-        before = conv.attributes[name].as_ints() if name in conv.attributes else factor
-        conv.attributes[name] = ir.AttrInt64s(name, [size * length for length in before])
-    conv.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", list(wide.shape[2:]))
-    chain = [source]
-    for node in chain:
-        chain.extend(maker for part in node.inputs if part is not None and (maker := part.producer()) and part is not image)
-    pruned(model, list(dict.fromkeys(chain)))
-    return True
+    def _rewrite(self, model: ir.Model, conv: ir.Node) -> bool:
+        value = conv.inputs[0]
+        source = value.producer() if value is not None else None
+        weights = constant_of(conv.inputs[1])
+        if source is None or len(list(value.uses())) != 1 or value.is_graph_output() or not _plain(conv, weights):
+            return False
+        found = _parts(source)
+        if found is None:
+            return False
+        image, size, places = found
+        channels, *sides = list(image.shape)[1:]
+        if not all(isinstance(side, int) and side % size == 0 for side in sides) or weights.shape[1] != channels * len(places):
+            return False
+        outputs, _, height, width = weights.shape
+        wide = np.zeros((outputs, channels, height * size, width * size), np.float64)
+        for index, (down, right) in enumerate(places):
+            wide[:, :, down::size, right::size] += weights[:, index * channels : (index + 1) * channels]
+        conv.replace_input_with(0, image)
+        old = conv.inputs[1]
+        conv.replace_input_with(1, new_constant(model, f"{conv.name}.whole_weights", wide.astype(np.float32)))
+        forget(model, old)
+        for name, factor in (("strides", [1, 1]), ("pads", [0] * 4)):
+            before = conv.attributes[name].as_ints() if name in conv.attributes else factor
+            conv.attributes[name] = ir.AttrInt64s(name, [size * length for length in before])
+        conv.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", list(wide.shape[2:]))
+        chain = [source]
+        for node in chain:
+            chain.extend(maker for part in node.inputs if part is not None and (maker := part.producer()) and part is not image)
+        pruned(model, list(dict.fromkeys(chain)))
+        return True
 
 
 def _plain(conv: ir.Node, weights: np.ndarray | None) -> bool:

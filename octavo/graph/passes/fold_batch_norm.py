@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import NodePass
+
 __all__ = ["FoldBatchNormPass"]
 
 
-class FoldBatchNormPass(ir.passes.InPlacePass):
+class FoldBatchNormPass(NodePass):
     """Fold inference-mode `BatchNormalization(x)` = a x + b, with a and b per channel.
 
     1. All four parameters are constant float32, training_mode is 0 and only the first output is used; anything else is left alone.
@@ -21,16 +23,11 @@ class FoldBatchNormPass(ir.passes.InPlacePass):
     The result keeps the name of the BatchNormalization's output. Exact up to float rounding.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Fold in place; `modified` says whether a node changed."""
-        modified = False
-        for node in list(model.graph):
-            if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
-                continue
-            affine = _affine(node)
-            if affine is not None:
-                modified |= _fold(model, node, *affine)
-        return ir.passes.PassResult(model, modified)
+    op_type = "BatchNormalization"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        affine = _affine(node)
+        return affine is not None and _fold(model, node, *affine)
 
 
 def _affine(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import NodePass
+
 __all__ = ["MeanToPoolPass"]
 
 
-class MeanToPoolPass(ir.passes.InPlacePass):
+class MeanToPoolPass(NodePass):
     """Rewrite `ReduceMean(x, axes)` as `GlobalAveragePool(x)`, with a Squeeze behind it where the mean dropped its axes.
 
     1. `x` has a known rank r >= 3 and float32 values.
@@ -15,14 +17,34 @@ class MeanToPoolPass(ir.passes.InPlacePass):
     3. The node is left alone where axes are missing, computed, or cover batch or channels: that is another mean.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node changed."""
-        modified = False
-        for node in list(model.graph):
-            if node.op_type == "ReduceMean" and node.domain in ("", "ai.onnx") and _is_spatial(node):
-                _rewrite(model, node)
-                modified = True
-        return ir.passes.PassResult(model, modified)
+    op_type = "ReduceMean"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        if not _is_spatial(node):
+            return False
+        value, old = node.inputs[0], node.outputs[0]
+        keeps = node.attributes["keepdims"].as_int() if "keepdims" in node.attributes else 1
+        rank = len(value.shape)
+        pool = ir.node("GlobalAveragePool", [value], name=node.name)
+        pooled = pool.outputs[0]
+        pooled.dtype = ir.DataType.FLOAT
+        pooled.shape = ir.Shape([*value.shape[:2], *([1] * (rank - 2))])
+        added, new = [pool], pooled
+        if not keeps:
+            axes = ir.Value(name=f"{node.name}.axes", const_value=ir.tensor(list(range(2, rank)), dtype=ir.DataType.INT64))
+            axes.dtype, axes.shape = ir.DataType.INT64, ir.Shape([rank - 2])
+            model.graph.register_initializer(axes)
+            squeeze = ir.node("Squeeze", [pooled, axes], name=f"{node.name}.squeeze")
+            pooled.name = f"{old.name}.pooled"
+            added.append(squeeze)
+            new = squeeze.outputs[0]
+            new.dtype = ir.DataType.FLOAT
+            new.shape = ir.Shape(value.shape[:2])
+        # The tensor keeps its name: statistics are found by it.
+        name, new.name = old.name, None
+        ir.convenience.replace_nodes_and_values(model.graph, node, [node], added, [old], [new])
+        new.name = name
+        return True
 
 
 def _axes(node: ir.Node) -> list[int] | None:
@@ -40,28 +62,3 @@ def _is_spatial(node: ir.Node) -> bool:
         return False
     rank = len(value.shape)
     return rank >= 3 and sorted(axis % rank for axis in axes) == list(range(2, rank))
-
-
-def _rewrite(model: ir.Model, node: ir.Node) -> None:
-    value, old = node.inputs[0], node.outputs[0]
-    keeps = node.attributes["keepdims"].as_int() if "keepdims" in node.attributes else 1
-    rank = len(value.shape)
-    pool = ir.node("GlobalAveragePool", [value], name=node.name)
-    pooled = pool.outputs[0]
-    pooled.dtype = ir.DataType.FLOAT
-    pooled.shape = ir.Shape([*value.shape[:2], *([1] * (rank - 2))])
-    added, new = [pool], pooled
-    if not keeps:
-        axes = ir.Value(name=f"{node.name}.axes", const_value=ir.tensor(list(range(2, rank)), dtype=ir.DataType.INT64))
-        axes.dtype, axes.shape = ir.DataType.INT64, ir.Shape([rank - 2])
-        model.graph.register_initializer(axes)
-        squeeze = ir.node("Squeeze", [pooled, axes], name=f"{node.name}.squeeze")
-        pooled.name = f"{old.name}.pooled"
-        added.append(squeeze)
-        new = squeeze.outputs[0]
-        new.dtype = ir.DataType.FLOAT
-        new.shape = ir.Shape(value.shape[:2])
-    # The tensor keeps its name: statistics are found by it.
-    name, new.name = old.name, None
-    ir.convenience.replace_nodes_and_values(model.graph, node, [node], added, [old], [new])
-    new.name = name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
 __all__ = ["PadDepthwisePass"]
@@ -17,7 +18,7 @@ _SHARE = 1 / 6
 _ELEMENTWISE = frozenset({"QuantizeLinear", "DequantizeLinear", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Sigmoid"})
 
 
-class PadDepthwisePass(ir.passes.InPlacePass):
+class PadDepthwisePass(NodePass):
     """Add channels of zero weights between a dense Conv, a depthwise Conv behind it and the next dense Conv, up to 16 at once.
 
     ONNX Runtime's integer depthwise kernel takes 16 channels at once and what is left over one by one: 58 channels (ShuffleNetV2)
@@ -30,27 +31,25 @@ class PadDepthwisePass(ir.passes.InPlacePass):
     The added channels meet zero weights in the last Conv, so that the result is the same to the last bit.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node changed."""
-        modified = False
-        for node in list(model.graph):
-            width = _channels(node)
-            added = -width % _AT_ONCE if width else 0
-            if not added or added > width * _SHARE:
-                continue
-            before, first = _walk(node, forwards=False)
-            after, last = _walk(node, forwards=True)
-            if first is None or last is None or _group(first) != 1 or _group(last) != 1:
-                continue
-            _pad(model, first, 0, added)
-            _pad(model, node, 0, added)
-            _pad(model, last, 1, added)
-            node.attributes["group"] = ir.AttrInt64("group", width + added)
-            for value in (*before, *after):
-                if value.shape is not None:
-                    value.shape = ir.Shape([value.shape[0], width + added, *value.shape[2:]])
-            modified = True
-        return ir.passes.PassResult(model, modified)
+    op_type = "Conv"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        width = _channels(node)
+        added = -width % _AT_ONCE if width else 0
+        if not added or added > width * _SHARE:
+            return False
+        before, first = _walk(node, forwards=False)
+        after, last = _walk(node, forwards=True)
+        if first is None or last is None or _group(first) != 1 or _group(last) != 1:
+            return False
+        _pad(model, first, 0, added)
+        _pad(model, node, 0, added)
+        _pad(model, last, 1, added)
+        node.attributes["group"] = ir.AttrInt64("group", width + added)
+        for value in (*before, *after):
+            if value.shape is not None:
+                value.shape = ir.Shape([value.shape[0], width + added, *value.shape[2:]])
+        return True
 
 
 def _group(conv: ir.Node) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import between, new_constant, shape_of_codes
 
 __all__ = ["PoolByDepthwisePass"]
 
 
-class PoolByDepthwisePass(ir.passes.InPlacePass):
+class PoolByDepthwisePass(NodePass):
     """Rewrite `Q(AveragePool(DQ(x)))` as a depthwise Conv whose weights are all 1 / (height * width) of the kernel.
 
     ONNX Runtime's QLinearAveragePool takes 10 to 20 ns an output element, its depthwise QLinearConv about 1 (5x5 of stride 1 on 32
@@ -24,37 +25,31 @@ class PoolByDepthwisePass(ir.passes.InPlacePass):
     lies halfway between two.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node changed."""
-        modified = False
-        for node in list(model.graph):
-            if node.op_type == "AveragePool" and node.domain in ("", "ai.onnx"):
-                modified |= _rewrite(model, node)
-        return ir.passes.PassResult(model, modified)
+    op_type = "AveragePool"
 
-
-def _rewrite(model: ir.Model, pool: ir.Node) -> bool:
-    settings = {name: attribute.value for name, attribute in pool.attributes.items()}
-    found = between(pool)
-    shape = shape_of_codes(found[0].codes) if found is not None else None
-    if shape is None or len(shape) != 4 or not isinstance(shape[1], int):
-        return False
-    if settings.get("ceil_mode", 0) or settings.get("auto_pad", "NOTSET") != "NOTSET":
-        return False
-    if any(settings.get("pads") or [0]) and not settings.get("count_include_pad", 0):
-        return False
-    height, width = settings["kernel_shape"]
-    channels, share = shape[1], np.float32(1 / (height * width))
-    codes = new_constant(model, f"{pool.name}.share_codes", np.ones((channels, 1, height, width), np.int8))
-    pair = [
-        new_constant(model, f"{pool.name}.share_codes.{what}", array) for what, array in (("scale", share), ("zero", np.int8(0)))
-    ]
-    weights = ir.node("DequantizeLinear", [codes, *pair], name=f"{pool.name}.share_codes.DQ")
-    weights.outputs[0].name = f"{pool.name}.share_codes.restored"
-    attributes = {name: pool.attributes[name] for name in ("kernel_shape", "pads", "strides", "dilations") if name in settings}
-    conv = ir.node("Conv", [pool.inputs[0], weights.outputs[0]], attributes | {"group": channels}, name=pool.name)
-    value, old = conv.outputs[0], pool.outputs[0]
-    value.type, value.shape, name = old.type, old.shape, old.name
-    ir.convenience.replace_nodes_and_values(model.graph, pool, [pool], [weights, conv], [old], [value])
-    value.name = name
-    return True
+    def _rewrite(self, model: ir.Model, pool: ir.Node) -> bool:
+        settings = {name: attribute.value for name, attribute in pool.attributes.items()}
+        found = between(pool)
+        shape = shape_of_codes(found[0].codes) if found is not None else None
+        if shape is None or len(shape) != 4 or not isinstance(shape[1], int):
+            return False
+        if settings.get("ceil_mode", 0) or settings.get("auto_pad", "NOTSET") != "NOTSET":
+            return False
+        if any(settings.get("pads") or [0]) and not settings.get("count_include_pad", 0):
+            return False
+        height, width = settings["kernel_shape"]
+        channels, share = shape[1], np.float32(1 / (height * width))
+        codes = new_constant(model, f"{pool.name}.share_codes", np.ones((channels, 1, height, width), np.int8))
+        pair = [
+            new_constant(model, f"{pool.name}.share_codes.{what}", array)
+            for what, array in (("scale", share), ("zero", np.int8(0)))
+        ]
+        weights = ir.node("DequantizeLinear", [codes, *pair], name=f"{pool.name}.share_codes.DQ")
+        weights.outputs[0].name = f"{pool.name}.share_codes.restored"
+        attributes = {name: pool.attributes[name] for name in ("kernel_shape", "pads", "strides", "dilations") if name in settings}
+        conv = ir.node("Conv", [pool.inputs[0], weights.outputs[0]], attributes | {"group": channels}, name=pool.name)
+        value, old = conv.outputs[0], pool.outputs[0]
+        value.type, value.shape, name = old.type, old.shape, old.name
+        ir.convenience.replace_nodes_and_values(model.graph, pool, [pool], [weights, conv], [old], [value])
+        value.name = name
+        return True

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import codes_of_input, constant_of, forget, new_constant, shape_of_codes
 
 __all__ = ["PReluByConvPass"]
 
 
-class PReluByConvPass(ir.passes.InPlacePass):
+class PReluByConvPass(NodePass):
     """Rewrite `PRelu(x, s)` as s x + (1 - s) Relu(x), the products by depthwise 1x1 Convs; as LeakyRelu where all slopes are one.
 
     ONNX Runtime's PRelu branches at each element (up to 5 ns) and knows no blocked layout, so that its neighbours' results are
@@ -22,37 +23,30 @@ class PReluByConvPass(ir.passes.InPlacePass):
     Exact up to the rounding of one product and one sum.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node changed."""
-        modified = False
-        for node in list(model.graph):
-            if node.op_type == "PRelu" and node.domain in ("", "ai.onnx"):
-                modified |= _rewrite(model, node)
-        return ir.passes.PassResult(model, modified)
+    op_type = "PRelu"
 
-
-def _rewrite(model: ir.Model, node: ir.Node) -> bool:
-    value, slopes = node.inputs[0], constant_of(node.inputs[1])
-    if slopes is None or slopes.dtype != np.float32:
-        return False
-    found = [slopes.size == 1, slopes.ndim in (3, 4) and slopes.shape[-3] == slopes.size]
-    shape = _shape(value)
-    if not any(found) or shape is None or len(shape) != 4:
-        return False
-    vector = slopes.reshape(-1)
-    if (vector == vector[0]).all():
-        made = [ir.node("LeakyRelu", [value], {"alpha": float(vector[0])}, name=node.name)]
-    else:
-        above = _named(ir.node("Relu", [value], name=f"{node.name}.above"))
-        below = _depthwise(model, value, vector, f"{node.name}.slope")
-        rest = _depthwise(model, above.outputs[0], np.float32(1) - vector, f"{node.name}.rest")
-        made = [above, below, rest, ir.node("Add", [below.outputs[0], rest.outputs[0]], name=node.name)]
-    old, new, constant = node.outputs[0], made[-1].outputs[0], node.inputs[1]
-    new.type, new.shape, name = old.type, old.shape, old.name
-    ir.convenience.replace_nodes_and_values(model.graph, node, [node], made, [old], [new])
-    new.name = name
-    forget(model, constant)
-    return True
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        value, slopes = node.inputs[0], constant_of(node.inputs[1])
+        if slopes is None or slopes.dtype != np.float32:
+            return False
+        found = [slopes.size == 1, slopes.ndim in (3, 4) and slopes.shape[-3] == slopes.size]
+        shape = _shape(value)
+        if not any(found) or shape is None or len(shape) != 4:
+            return False
+        vector = slopes.reshape(-1)
+        if (vector == vector[0]).all():
+            made = [ir.node("LeakyRelu", [value], {"alpha": float(vector[0])}, name=node.name)]
+        else:
+            above = _named(ir.node("Relu", [value], name=f"{node.name}.above"))
+            below = _depthwise(model, value, vector, f"{node.name}.slope")
+            rest = _depthwise(model, above.outputs[0], np.float32(1) - vector, f"{node.name}.rest")
+            made = [above, below, rest, ir.node("Add", [below.outputs[0], rest.outputs[0]], name=node.name)]
+        old, new, constant = node.outputs[0], made[-1].outputs[0], node.inputs[1]
+        new.type, new.shape, name = old.type, old.shape, old.name
+        ir.convenience.replace_nodes_and_values(model.graph, node, [node], made, [old], [new])
+        new.name = name
+        forget(model, constant)
+        return True
 
 
 def _depthwise(model: ir.Model, value: ir.Value, factors: np.ndarray, name: str) -> ir.Node:

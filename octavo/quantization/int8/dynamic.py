@@ -23,7 +23,7 @@ from octavo.graph.inspect import check_float
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases, weight_codes
-from octavo.quantization.int8.placement import no_kernel
+from octavo.quantization.int8.refusals import no_kernel
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import is_weighted

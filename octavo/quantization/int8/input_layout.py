@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from octavo.quantization.int8.placement import no_kernel
+from octavo.quantization.int8.refusals import interpolates, no_kernel, out_of_reach, unfit
 from octavo.quantization.int8.targets import Target
-from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, constant, is_last_weighted, readers
+from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, readers
 
 __all__ = ["input_tensors", "keeps_grid", "place_inputs"]
 
@@ -81,34 +81,11 @@ def _is_product(value: ir.Value, maker: Unit) -> bool:
 
 
 def _refusal(unit: Unit, leads: Mapping[Unit, bool], named: Mapping[str, str], target: Target) -> str:
-    for node in unit.nodes:
-        if node.name in named:
-            return named[node.name]
-        if node.domain not in ("", "ai.onnx"):
-            return f"no INT8 rule for {node.domain}.{node.op_type}"
-    if unit not in leads:
-        return "no weights follow: decoding, scores and other tails stay float"
-    if unit.kind == "linear":
-        return ""
+    reason = out_of_reach(unit, leads, named)
+    if reason or unit.kind == "linear":
+        return reason
     if unit.kind not in target.reads:
         if unit.kind in CARRIERS | COMBINERS | {"silu", "prelu"}:
             return "the runtime fuses it into the layers around it"
         return no_kernel(unit.main)
-    return _special(unit)
-
-
-def _special(unit: Unit) -> str:
-    node = unit.main
-    data = [value for value in node.inputs if value is not None]
-    if unit.kind in ("Add", "Concat"):
-        odd = next((value for value in data if constant(value) or value.dtype != ir.DataType.FLOAT), None)
-        if odd is not None:
-            return f"{odd.name} is a constant" if constant(odd) else f"{odd.name} is {odd.dtype}, not float32"
-    if not unit.inputs or data[0] is not unit.inputs[0]:
-        return "its input is not a float32 activation"
-    mode = node.attributes["mode"].as_string() if "mode" in node.attributes else "nearest"
-    if unit.kind == "Resize" and mode != "nearest":
-        return "interpolation leaves the codes of its input"
-    if unit.kind == "MaxPool" and len(node.outputs) > 1:
-        return "MaxPool with indices has no integer kernel"
-    return ""
+    return unfit(unit) or ("interpolation leaves the codes of its input" if interpolates(unit) else "")

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, constant, is_last_weighted
+from octavo.quantization.int8.refusals import interpolates, no_kernel, out_of_reach, unfit
+from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map
 
-__all__ = ["decisions_of", "map_heads", "no_kernel", "place"]
+__all__ = ["decisions_of", "map_heads", "place"]
 
 WHY = {"linear": "integer kernel", "silu": "SiLU as integer Sigmoid and Mul", "prelu": "PRelu as integer depthwise Conv and Max"}
 
@@ -55,14 +56,10 @@ def map_heads(units: list[Unit]) -> dict[str, str]:
     """
     leads = is_last_weighted(units)
     linear = [unit for unit in units if unit.kind == "linear"]
-    found = [unit for unit in linear if leads[unit] and unit.main.op_type == "Conv" and _is_map(unit.outputs[0])]
+    found = [unit for unit in linear if leads[unit] and unit.main.op_type == "Conv" and is_map(unit.outputs[0])]
     if len(found) == len(linear):
         return {}
     return {unit.main.name: "its output is a map in which single positions decide" for unit in found}
-
-
-def _is_map(value: ir.Value) -> bool:
-    return value.shape is None or any(dim != 1 for dim in value.shape[2:])
 
 
 def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:
@@ -80,13 +77,9 @@ def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:
 def _refusal(
     unit: Unit, leads: Mapping[Unit, bool], makers: Mapping[ir.Value, Unit], reasons: Mapping[Unit, str], named: Mapping[str, str]
 ) -> str:
-    for node in unit.nodes:
-        if node.name in named:
-            return named[node.name]
-        if node.domain not in ("", "ai.onnx"):
-            return f"no INT8 rule for {node.domain}.{node.op_type}"
-    if unit not in leads:
-        return "no weights follow: decoding, scores and other tails stay float"
+    reason = out_of_reach(unit, leads, named)
+    if reason:
+        return reason
     if unit.kind not in CARRIERS | COMBINERS | {"linear", "silu", "prelu"}:
         return no_kernel(unit.main)
     if unit.kind == "linear":
@@ -94,36 +87,13 @@ def _refusal(
     for value in unit.inputs:
         if value.producer() is not None and reasons[makers[value]]:
             return f"its input comes from {makers[value].name} ({makers[value].kind}), which is float"
-    return _special(unit)
+    return unfit(unit) or _slow(unit)
 
 
-def no_kernel(node: ir.Node) -> str:
-    """Why a node that is no carrier, no combiner and not weighted has no integer kernel."""
-    if node.op_type in ("Conv", "Gemm", "MatMul"):
-        weights = node.inputs[1]
-        if not constant(weights):
-            return "its weights are not constant"
-        return "its weights are not a float32 matrix, or its attributes have no integer kernel"
-    return f"no INT8 rule for {node.op_type}"
-
-
-def _special(unit: Unit) -> str:
-    node = unit.main
-    data = [value for value in node.inputs if value is not None]
-    if unit.kind in ("Add", "Mul", "Concat"):
-        odd = next((value for value in data if constant(value) or value.dtype != ir.DataType.FLOAT), None)
-        if odd is not None:
-            return f"{odd.name} is a constant" if constant(odd) else f"{odd.name} is {odd.dtype}, not float32"
-    if not unit.inputs or data[0] is not unit.inputs[0]:
-        return "its input is not a float32 activation"
-    if unit.kind == "Resize" and _text(node, "mode", "nearest") != "nearest":
+def _slow(unit: Unit) -> str:
+    """Why ONNX Runtime has no fast integer kernel for a unit that can take codes; "" where it has."""
+    if interpolates(unit):
         return "interpolation has no fast integer kernel"
-    if unit.kind == "MaxPool" and len(node.outputs) > 1:
-        return "MaxPool with indices has no integer kernel"
-    if unit.kind in ("MaxPool", "AveragePool", "GlobalAveragePool", "prelu") and len(data[0].shape or ()) != 4:
+    if unit.kind in ("MaxPool", "AveragePool", "GlobalAveragePool", "prelu") and len(unit.inputs[0].shape or ()) != 4:
         return "integer kernels of this op are for images"
     return ""
-
-
-def _text(node: ir.Node, name: str, default: str) -> str:
-    return node.attributes[name].as_string() if name in node.attributes else default

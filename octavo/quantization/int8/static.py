@@ -28,7 +28,7 @@ from octavo.quantization.int8.qoperator import as_qoperator
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.targets import target_of
-from octavo.quantization.int8.units import units_of
+from octavo.quantization.int8.units import is_map, units_of
 from octavo.quantization.int8.ways import Way, ways_of
 from octavo.quantization.select import select
 from octavo.runtime.noise import sqnr_db
@@ -82,7 +82,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     heads = heads_of(units)
     if not heads:
         raise QuantizationError("no node of this graph has weights to quantize", _WAY_OUT)
-    maps = any(_is_map(value) for value in heads)
+    maps = any(is_map(value) for value in heads)
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
@@ -167,11 +167,6 @@ def _chosen(make: Callable[[Way], Draft], recipe: Int8, judge: Judge | None, map
 def _made(model: ir.Model) -> list[ir.Value]:
     """The tensors that the graph's nodes make."""
     return [value for node in model.graph for value in node.outputs]
-
-
-def _is_map(value: ir.Value) -> bool:
-    """Whether a head has more than one position."""
-    return value.shape is None or any(dim != 1 for dim in value.shape[2:])
 
 
 def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> CostTable | None:

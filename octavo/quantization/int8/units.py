@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-__all__ = ["CARRIERS", "COMBINERS", "Unit", "constant", "is_depthwise", "is_last_weighted", "units_of"]
+__all__ = ["CARRIERS", "COMBINERS", "Unit", "constant", "is_depthwise", "is_last_weighted", "is_map", "units_of"]
 
 # Values pass through unchanged, so that input and output share one scale.
 CARRIERS = frozenset(
@@ -127,6 +127,11 @@ def is_depthwise(node: ir.Node) -> bool:
     """Whether a node is a Conv each of whose output channels reads one input channel."""
     groups = node.attributes["group"].as_int() if node.op_type == "Conv" and "group" in node.attributes else 1
     return groups > 1 and node.inputs[1] is not None and node.inputs[1].shape is not None and node.inputs[1].shape[1] == 1
+
+
+def is_map(value: ir.Value) -> bool:
+    """Whether a head's output has more than one position, or may have."""
+    return value.shape is None or any(dim != 1 for dim in value.shape[2:])
 
 
 def readers(value: ir.Value) -> Iterator[ir.Node]:

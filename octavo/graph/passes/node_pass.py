@@ -1,0 +1,32 @@
+"""The loop that passes over nodes of one op type share."""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+import onnx_ir as ir
+
+__all__ = ["NodePass"]
+
+
+class NodePass(ir.passes.InPlacePass):
+    """Offers each node of one op type of the ONNX domain, in graph order, to `_rewrite`.
+
+    1. Nodes of the main graph only, as they stood when the pass began: what a rewrite adds is not offered.
+    2. Nodes of other domains are left alone, whatever their op type.
+    """
+
+    op_type: ClassVar[str]
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrite in place; `modified` says whether a node changed."""
+        modified = False
+        for node in list(model.graph):
+            if node.op_type == self.op_type and node.domain in ("", "ai.onnx"):
+                modified |= self._rewrite(model, node)
+        return ir.passes.PassResult(model, modified)
+
+    @abc.abstractmethod
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        """Rewrite one node where the rules allow it; whether the graph changed."""
