@@ -36,9 +36,9 @@ from octavo.runtime.noise import sqnr_db
 __all__ = ["Images", "quantize_static"]
 
 # `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
-POOLED, MAPS = 24.0, 20.0
+POOLED, MAPS = 25.0, 20.0
 # What `effort: high` asks of vectors beyond that.
-_MORE = 2.5
+_MORE = 1.5
 _WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # The opset that brought 16-bit QuantizeLinear.
@@ -158,9 +158,11 @@ def _chosen(make: Callable[[Way], Draft], recipe: Int8, judge: Judge | None, map
     if judge is not None:
         label = best.label
         steps = efforts(best.draft, best.plan, judge.heads, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
-        while _worth_more(recipe, maps, _db(best.noise) < bound) and (step := next(steps, None)) is not None:
+        while _worth_more(recipe, _db(best.noise) < bound) and (step := next(steps, None)) is not None:
             what, draft = step
             attempt(f"{label}, {what}", draft, draft.plan())
+            if maps and recipe.effort == "default":
+                break
     return best
 
 
@@ -182,9 +184,9 @@ def _bound(maps: bool, effort: str) -> float:
     return MAPS if maps else POOLED + (_MORE if effort == "high" else 0.0)
 
 
-def _worth_more(recipe: Int8, maps: bool, short: bool) -> bool:
+def _worth_more(recipe: Int8, short: bool) -> bool:
     """Whether to go on with what costs more."""
-    return recipe.effort == "high" or (short and recipe.repair and not maps and recipe.method == "auto")
+    return recipe.effort == "high" or (short and recipe.repair and recipe.method == "auto")
 
 
 def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
