@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from networks import Network
 from octavo.errors import ModelRunError
@@ -135,16 +134,8 @@ def _add_speed(
         if optimized:
             runners[name, ""] = lambda session=session, feeds=feeds: session.run(feeds)
         if session_config():
-            plain = _default_session(path)
-            runners[name, "_default"] = lambda plain=plain, feeds=feeds: plain.run(None, feeds)
+            plain = Session(path, threads=THREADS, entries={})
+            runners[name, "_default"] = lambda plain=plain, feeds=feeds: plain.run(feeds)
     taken = interleaved(runners, rounds=rounds, warmup=WARMUP)  # type: ignore[type-var]
     for (name, kind), latency in taken.items():
         results[name] |= {f"ms{kind}": latency.median, f"speed{kind}": taken[FP32, kind].median / latency.median}
-
-
-def _default_session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -17,8 +17,6 @@ from octavo.runtime.session import Session
 __all__ = ["Kernel", "Variant", "kernel_times"]
 
 _SUFFIX = "_kernel_time"
-# The threads of the variant that waits must not spin on the cores of the one that runs.
-_QUIET = {"session.force_spinning_stop": "1"}
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Variant:
     Attributes:
         model: the ONNX file's bytes.
         feeds: its inputs.
-        entries: session entries; nothing is added to them but what keeps variants from disturbing each other.
+        entries: session entries; nothing is added to them but what `Session` adds.
     """
 
     model: bytes
@@ -75,7 +73,7 @@ def kernel_times(variants: Sequence[Variant], *, threads: int, rounds: int, warm
                 threads=threads,
                 save_optimized=Path(folder) / f"{index}.onnx",
                 profile=Path(folder) / f"{index}",
-                entries={**_QUIET, **variant.entries},
+                entries=variant.entries,
             )
             for index, variant in enumerate(variants)
         ]

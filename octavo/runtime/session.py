@@ -35,6 +35,11 @@ def available_providers() -> list[str]:
     return [name for name, full in PROVIDERS.items() if full in ort.get_available_providers()]
 
 
+# A session's threads go on spinning for a while when a run is over, on the cores of whatever session runs next: four sessions that
+# take turns on two cores took 45 ms a run instead of 16 (YOLOX-nano). Within a run they spin as always.
+_QUIET = {"session.force_spinning_stop": "1"}
+
+
 def session_config() -> dict[str, str]:
     """Session entries that this machine needs for right results.
 
@@ -67,7 +72,8 @@ class Session:
         name: what errors call the graph; its path where None.
         save_optimized: write the graph that really runs here.
         profile: record each kernel's time; `end_profiling` writes them to a file whose name begins so.
-        entries: session entries in place of `session_config`'s.
+        entries: session entries in place of `session_config`'s; nothing is added to them but what keeps one session's waiting
+            threads off the cores that another one runs on.
 
     Raises:
         ModelRunError: the provider is not installed, or the graph cannot be loaded.
@@ -106,7 +112,7 @@ class Session:
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
-        for key, value in (session_config() if entries is None else entries).items():
+        for key, value in {**_QUIET, **(session_config() if entries is None else entries)}.items():
             options.add_session_config_entry(key, value)
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
