@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,9 +49,9 @@ class TensorStatistics:
         axis = self.axis if self.axis is not None and value.ndim >= 2 else channel_axis(value.ndim)
         channels = Channels.of(value, axis) if axis is not None else None
         # NaN passes through minima and maxima.
-        extremes = value if channels is None or not channels.low.size else np.stack([channels.low, channels.high])
-        low, high = float(extremes.min()), float(extremes.max())
-        if not np.isfinite(low) or not np.isfinite(high):
+        known = channels is not None and channels.low.size > 0
+        low, high = float((channels.low if known else value).min()), float((channels.high if known else value).max())
+        if not math.isfinite(low) or not math.isfinite(high):
             raise CalibrationError(
                 f"tensor {name!r} holds {not_finite(bin_counts(value))} NaN or infinite values on {where}",
                 "check the weights and `input:` (scale, mean, std) in params.yaml",
