@@ -117,13 +117,15 @@ class _Images:
 
 def _pass(group: Group, axes: dict[str, int], images: _Images, lanes: int) -> list[Statistics]:
     """One group of tensors over all images: the statistics of each lane."""
+    running = threading.Lock()
 
     def lane() -> Statistics:
         part = Statistics({name: TensorStatistics(axis=axes.get(name)) for name in group.names})
         while (taken := images.take()) is not None:
             place, where, feeds = taken
             try:
-                read = group.read(feeds)
+                with running:
+                    read = group.read(feeds)
                 for name in group.names:
                     part.tensors[name].update(name, read.pop(name), where)
             except BaseException as error:
