@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.collector import collect
-from octavo.calibration.histogram import BINS, bin_counts, bin_edges, bin_middles, not_finite
+from octavo.calibration.histogram import BINS, COUNTED, bin_counts, bin_edges, bin_middles, not_finite, stride
 from octavo.calibration.observed import observed, quantizable
 from octavo.calibration.ranges import METHODS, tensor_range
 from octavo.calibration.statistics import Statistics, TensorStatistics
@@ -64,6 +64,52 @@ class TestHistogram:
     def test_not_finite(self, bad):
         assert not_finite(bin_counts(np.array([1, bad, 3], np.float32))) == 1
         assert not_finite(bin_counts(np.array([1, 3.4e38, -3.4e38], np.float32))) == 0
+
+
+class TestLargeTensors:
+    """Of a large tensor the histogram counts a part; everything else is of all values."""
+
+    images = np.random.default_rng(6).standard_normal((3, 3, 160, 200)).astype(np.float32)
+
+    @given(st.lists(st.integers(1, 700), min_size=1, max_size=3))
+    @settings(deadline=None)
+    def test_the_step_bounds_the_count_and_meets_every_column(self, shape):
+        step = stride(tuple(shape))
+        size = math.prod(shape)
+        assert len(range(0, size, step)) <= COUNTED
+        assert step == 1 or size > COUNTED
+        # A row longer than one is met at each of its places where there are rows enough.
+        row = next((length for length in reversed(shape) if length > 1), 1)
+        assert size < row * step or len(np.unique(np.arange(0, size, step) % row)) == row
+
+    def test_batch_and_order_do_not_show_and_the_part_is_bounded(self, tmp_path):
+        single, batched = Statistics(), Statistics()
+        for image in self.images[::-1]:
+            single.update({"t": image[None]}, "i")
+        batched.update({"t": self.images}, "i")
+        assert as_bytes(single, tmp_path / "a") == as_bytes(batched, tmp_path / "b")
+        counted = single.tensors["t"].counts.sum()
+        assert counted == 3 * 96000 // 3, "a step of 2 would meet every other column only"
+        assert single.tensors["t"].values == self.images.size
+
+    @pytest.mark.parametrize("place", range(5))
+    def test_extremes_and_means_see_a_value_that_is_not_counted(self, place):
+        images = self.images[:1].copy()
+        images.reshape(-1)[place] = 50
+        statistics = tensor(images)
+        assert statistics.high == statistics.channel_high[0] == 50
+        assert np.allclose(statistics.means(), images.mean(axis=(0, 2, 3), dtype=np.float64), atol=1e-6)
+        assert tensor_range(statistics, "percentile", percentile=100) == tensor_range(statistics, "minmax")
+        images.reshape(-1)[place] = np.inf
+        with pytest.raises(CalibrationError, match="tensor 't' holds 1 NaN or infinite values"):
+            tensor(images)
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_ranges_are_those_of_all_values(self, method):
+        whole = TensorStatistics(float(self.images.min()), float(self.images.max()), bin_counts(self.images), self.images.size)
+        low, high = tensor_range(tensor(*[image[None] for image in self.images]), method)
+        expected = tensor_range(whole, method)
+        assert np.allclose([low, high], expected, atol=0.06 * (expected[1] - expected[0]))
 
 
 class TestMerge:

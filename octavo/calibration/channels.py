@@ -15,6 +15,8 @@ _UNIT = 2.0**20
 _LIMIT = 2.0**32
 # Rows of a matrix that are turned into integers at a time.
 _ROWS = 4096
+# Values whose sums and extremes are taken at a time: 256 KiB.
+_PIECE = 1 << 16
 
 
 def channel_axis(rank: int) -> int | None:
@@ -47,19 +49,24 @@ class Channels:
         """
         if value.ndim == 2:
             # Every row is an image: its values are rounded as they are, which no order can change.
-            sums, fits = _row_sums(value)
+            sums = _row_sums(value)
             low, high = value.min(axis=0), value.max(axis=0)
         else:
             # Image by image: what is rounded must not depend on the batch that an image came in.
-            parts = [_of_image(image, axis) for image in value]
-            fits = all(np.abs(total).max() <= _LIMIT for total, _, _ in parts)
-            sums = sum(np.rint(total * _UNIT).astype(np.int64) for total, _, _ in parts) if fits else np.zeros(0, np.int64)
-            low = np.min([part for _, part, _ in parts], axis=0)
-            high = np.max([part for _, _, part in parts], axis=0)
-        if not fits:
+            total, low, high = _of_image(value[0], axis)
+            sums = _rounded(total)
+            for image in value[1:]:
+                total, image_low, image_high = _of_image(image, axis)
+                more = _rounded(total)
+                sums = None if sums is None or more is None else sums + more
+                np.minimum(low, image_low, out=low)
+                np.maximum(high, image_high, out=high)
+        if sums is None:
             return cls()
         # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
-        return cls(sums, low + np.float32(0), high + np.float32(0), value.size // value.shape[axis])
+        low += np.float32(0)
+        high += np.float32(0)
+        return cls(sums, low, high, value.size // value.shape[axis])
 
     def merge(self, other: Channels) -> Channels:
         """Both together; without channels where the two differ in their number (NHWC, sequences of changing length)."""
@@ -77,22 +84,39 @@ class Channels:
         return self.sums.astype(np.float64) / _UNIT / self.values if self.sums.size else None
 
 
-def _row_sums(value: np.ndarray) -> tuple[np.ndarray, bool]:
+def _row_sums(value: np.ndarray) -> np.ndarray | None:
     total = np.zeros(value.shape[1], np.int64)
     for start in range(0, len(value), _ROWS):
-        rows = value[start : start + _ROWS].astype(np.float64)
-        # NaN fails the comparison too; its tensor is refused by its extremes.
-        if not np.abs(rows).max() <= _LIMIT:
-            return np.zeros(0, np.int64), False
-        total += np.rint(rows * _UNIT).astype(np.int64).sum(axis=0)
-    return total, True
+        rounded = _rounded(value[start : start + _ROWS].astype(np.float64))
+        if rounded is None:
+            return None
+        total += rounded.sum(axis=0)
+    return total
+
+
+def _rounded(total: np.ndarray) -> np.ndarray | None:
+    """In units of 2**-20, or None where a sum is too large; `total` (float64) is overwritten."""
+    # NaN fails the comparison too; its tensor is refused by its extremes.
+    if not (total.max() <= _LIMIT and total.min() >= -_LIMIT):
+        return None
+    total *= _UNIT
+    return np.rint(total, out=total).astype(np.int64)
 
 
 def _of_image(image: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sums (float64), minima and maxima (float32) of one image's channels."""
-    if axis == 1:
-        rows = np.ascontiguousarray(image).reshape(image.shape[0], -1)
-        # OpenCV adds float32 up in float64 without a copy, at twice the speed of numpy's cast and add.
-        return cv2.reduce(rows, 1, cv2.REDUCE_SUM, dtype=cv2.CV_64F).reshape(-1), rows.min(axis=1), rows.max(axis=1)
-    rows = np.ascontiguousarray(image).reshape(-1, image.shape[-1])
-    return cv2.reduce(rows, 0, cv2.REDUCE_SUM, dtype=cv2.CV_64F).reshape(-1), rows.min(axis=0), rows.max(axis=0)
+    # OpenCV adds float32 up in float64 without a copy, at twice the speed of numpy's cast and add.
+    if axis == -1:
+        rows = np.ascontiguousarray(image).reshape(-1, image.shape[-1])
+        return cv2.reduce(rows, 0, cv2.REDUCE_SUM, dtype=cv2.CV_64F).reshape(-1), rows.min(axis=0), rows.max(axis=0)
+    rows = np.ascontiguousarray(image).reshape(image.shape[0], -1)
+    sums = np.empty((len(rows), 1), np.float64)
+    low, high = np.empty(len(rows), np.float32), np.empty(len(rows), np.float32)
+    # Three passes over what the second-level cache holds cost less than three over the memory.
+    step = max(1, _PIECE // rows.shape[1])
+    for start in range(0, len(rows), step):
+        piece = slice(start, start + step)
+        cv2.reduce(rows[piece], 1, cv2.REDUCE_SUM, sums[piece], cv2.CV_64F)
+        np.minimum.reduce(rows[piece], axis=1, out=low[piece])
+        np.maximum.reduce(rows[piece], axis=1, out=high[piece])
+    return sums.reshape(-1), low, high

@@ -2,17 +2,24 @@
 
 A bin is the top 16 bits of a float32: sign, exponent and 7 mantissa bits, that is 128 bins an octave, each no wider than 0.8 %
 of its values. Every float32 has its bin before the first value is seen; NaN and infinity have bins of their own.
+
+Of one image's large tensor only every `stride`-th value is counted: counting all of them costs more than the inference that makes
+them, and changes the chosen ranges hardly (docs/int8.md has figures). Which are counted depends on the shape alone. Extremes and
+means are exact: they are taken of all values elsewhere.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 
 import numpy as np
 
-__all__ = ["BINS", "add_counts", "bin_counts", "bin_edges", "bin_middles", "not_finite"]
+__all__ = ["BINS", "COUNTED", "add_counts", "bin_counts", "bin_edges", "bin_middles", "not_finite", "stride"]
 
 BINS = 1 << 16
+# Values of one image's tensor that are counted at most. A constant, not a setting: the same images shall give the same bytes.
+COUNTED = 1 << 16
 _EXPONENT = 0x7F80
 # The top half of a float32 is its second uint16 on little-endian machines.
 _TOP = 1 if sys.byteorder == "little" else 0
@@ -20,17 +27,33 @@ _TOP = 1 if sys.byteorder == "little" else 0
 _PIECE = 1 << 16
 
 
-def add_counts(values: np.ndarray, counts: np.ndarray) -> None:
-    """Count values per bin, on top of what was counted.
+def stride(shape: tuple[int, ...]) -> int:
+    """The step between counted values of a tensor: the least that leaves at most `COUNTED` and shares no factor with a row.
+
+    With a common factor it would meet the same columns (or channels, where these are last) in every row.
+
+    Args:
+        shape: of one image's tensor, which holds values.
+    """
+    row = next((size for size in reversed(shape) if size > 1), 1)
+    step = -(-math.prod(shape) // COUNTED)
+    while math.gcd(step, row) > 1:
+        step += 1
+    return step
+
+
+def add_counts(values: np.ndarray, counts: np.ndarray, step: int = 1) -> None:
+    """Count every `step`-th value per bin, on top of what was counted.
 
     `np.bincount` would make a copy eight bytes a value wide and a fresh array of all bins at every call; counted in place only
     those pages of `counts` are ever touched that hold a value.
 
     Args:
-        values: float32, any shape.
+        values: float32, any shape; the step goes over them in C order.
         counts: int64 of `BINS`; bin b gains the values whose upper 16 bits are b.
+        step: 1 or more.
     """
-    bins = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint16)[_TOP::2]
+    bins = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint16)[_TOP :: 2 * step]
     widened = np.empty(min(len(bins), _PIECE), np.intp)
     for start in range(0, len(bins), _PIECE):
         piece = bins[start : start + _PIECE]

@@ -72,14 +72,15 @@ def _sorted(tensor: TensorStatistics) -> tuple[np.ndarray, np.ndarray]:
 
 def _percentile(tensor: TensorStatistics, percentile: float) -> tuple[float, float]:
     bins, counts = _sorted(tensor)
-    tail = (1 - percentile / 100) / 2 * tensor.values
     below = np.cumsum(counts)
+    tail = (1 - percentile / 100) / 2 * below[-1]
     low_edges, high_edges = bin_edges(bins)
     # The first bin that is not wholly inside the lower tail, and the last not wholly inside the upper one.
     first = int(np.searchsorted(below, tail, side="right"))
-    last = int(np.searchsorted(below, tensor.values - tail, side="left"))
-    low = float(low_edges[min(first, len(bins) - 1)])
-    high = float(high_edges[min(last, len(bins) - 1)])
+    last = int(np.searchsorted(below, below[-1] - tail, side="left"))
+    # The extremes are of all values, the bins of those that were counted.
+    low = float(low_edges[min(first, len(bins) - 1)]) if first else tensor.low
+    high = float(high_edges[last]) if last < len(bins) - 1 else tensor.high
     return max(low, tensor.low), min(high, tensor.high)
 
 

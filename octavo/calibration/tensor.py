@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from octavo.calibration.channels import Channels, channel_axis
-from octavo.calibration.histogram import BINS, add_counts, bin_counts, not_finite
+from octavo.calibration.histogram import BINS, add_counts, bin_counts, not_finite, stride
 from octavo.errors import CalibrationError
 
 __all__ = ["TensorStatistics"]
@@ -19,8 +20,8 @@ class TensorStatistics:
 
     Attributes:
         low, high: exact minimum and maximum (float32 values); +inf and -inf while nothing was seen.
-        counts: int64 of 65536, the histogram of `octavo.calibration.histogram`.
-        values: number of values seen.
+        counts: int64 of 65536, the histogram of `octavo.calibration.histogram`; of large tensors it counts a part.
+        values: number of values seen, counted or not.
         channels: sums and extremes of each channel; None while no tensor with a channel axis was seen.
         axis: where the channels are: 1, or -1 for the last; None: by the tensor's rank (`channel_axis`).
     """
@@ -48,18 +49,27 @@ class TensorStatistics:
         axis = self.axis if self.axis is not None and value.ndim >= 2 else channel_axis(value.ndim)
         channels = Channels.of(value, axis) if axis is not None else None
         # NaN passes through minima and maxima.
-        extremes = value if channels is None or not channels.low.size else np.stack([channels.low, channels.high])
-        low, high = float(extremes.min()), float(extremes.max())
-        if not np.isfinite(low) or not np.isfinite(high):
+        known = channels is not None and channels.low.size > 0
+        low, high = float((channels.low if known else value).min()), float((channels.high if known else value).max())
+        if not math.isfinite(low) or not math.isfinite(high):
             raise CalibrationError(
                 f"tensor {name!r} holds {not_finite(bin_counts(value))} NaN or infinite values on {where}",
                 "check the weights and `input:` (scale, mean, std) in params.yaml",
             )
-        add_counts(value, self.counts)
+        self._count(value)
         # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
         self.low, self.high = min(self.low, low) + 0.0, max(self.high, high) + 0.0
         self.values += value.size
         self.channels = _both(self.channels, channels)
+
+    def _count(self, value: np.ndarray) -> None:
+        step = stride(value.shape[1:])
+        if step == 1:
+            add_counts(value, self.counts)
+        else:
+            # Image by image: which values are counted must not depend on the batch that an image came in.
+            for image in value:
+                add_counts(image, self.counts, step)
 
     @property
     def channel_low(self) -> np.ndarray | None:
