@@ -155,6 +155,23 @@ def test_noise_of_single_roundings_adds_up_to_that_of_the_network():
     assert 0.4 < predicted / whole < 2.5
 
 
+def test_noise_is_held_against_the_network_as_it_was_rewritten():
+    """Equalization grows channels until they just miss ReLU6's bound on calibration images; on others it cuts some off."""
+    model = prepared(uneven())
+    draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+    judge = Judge(model, ["y"], HELD_OUT)
+    other = ir.from_proto(ir.to_proto(model))
+    first = next(node for node in other.graph if node.op_type == "Conv")
+    weights = ir.convenience.get_const_tensor(first.inputs[1]).numpy()
+    other.graph.initializers[first.inputs[1].name].const_value = ir.tensor(weights * np.float32(0.9))
+    plan = draft.plan()
+    assert judge.judge(other) > 1e-3
+    held = judge.on(other, HELD_OUT)
+    assert held.judge(other) < 1e-9
+    true, alone = noise_of(model, plan, judge, HELD_OUT), noise_of(other, plan, judge, HELD_OUT)
+    assert sum(alone.tensors.values()) == pytest.approx(sum(true.tensors.values()), rel=0.5)
+
+
 def test_noise_of_a_layer_s_weights_is_what_they_alone_make():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)

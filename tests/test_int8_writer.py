@@ -147,6 +147,11 @@ def test_only_what_no_int8_layer_comes_behind_has_a_scale_for_each_channel():
     assert (made.scales["a"].by_channel, made.scales["y"].by_channel) == (False, True)
 
 
+def test_a_head_of_few_values_has_one_scale_because_their_extremes_say_nothing_of_the_next_image_s():
+    made = written([conv("x", "a", "stem", "stem.b"), oh.make_node("GlobalAveragePool", ["a"], ["g"], "g"), conv("g", "y")], ["y"])
+    assert not made.scales["y"].by_channel
+
+
 def test_stems_pools_and_upsampling_are_written_as_what_runs_fastest(tmp_path):
     nodes = [
         oh.make_node("Conv", ["x", "stem", "stem.b"], ["a"], "a", pads=[1, 1, 1, 1], strides=[2, 2]),

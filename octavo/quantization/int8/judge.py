@@ -7,6 +7,7 @@ drown the scores. Each channel of a head counts alike: its noise is held against
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import onnx_ir as ir
@@ -51,9 +52,19 @@ class Judge:
     def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.heads = list(heads)
         self.samples = list(samples)
-        session = Session(as_bytes(with_outputs(model, self.heads)))
-        self._true = [session.run(feeds) for feeds in self.samples]
+        self._true = self._results(model)
         self._power = {name: self._variance(name) for name in self.heads}
+
+    def on(self, model: ir.Model, samples: Sequence[Mapping[str, np.ndarray]]) -> Judge:
+        """The same measure, held against another form of the float network: equalized ones differ by what their bounds cut off."""
+        other = copy(self)
+        other.samples = list(samples)
+        other._true = other._results(model)
+        return other
+
+    def _results(self, model: ir.Model) -> list[dict[str, np.ndarray]]:
+        session = Session(as_bytes(with_outputs(model, self.heads)))
+        return [session.run(feeds) for feeds in self.samples]
 
     def noise(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
         """Mean noise-to-signal ratio over heads and channels.

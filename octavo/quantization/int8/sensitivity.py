@@ -46,14 +46,15 @@ def noise_of(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mappin
     Args:
         model: FP32, as prepared for INT8.
         plan: which units are INT8, and what they would be written with.
-        judge: measures the network's heads.
-        samples: feeds of some images, the judge's first ones.
+        judge: tells the network's heads and their power; noise is held against `model` itself.
+        samples: feeds of some images.
     """
     copies = {value.name: unit for unit in plan.int8 for value in unit.outputs if _only_copies(unit, plan.scales)}
     layers = {unit.main.name: unit.name for unit in plan.int8 if unit.kind == "linear"}
     keys = [*((_TENSOR, name) for name in plan.scales if name not in copies), *((_LAYER, name) for name in layers)]
     # What biases take back of the rounding of each tensor; noise is what is left.
     shifts = own_shifts(model, list(plan.reasons), plan.scales, samples) if plan.unshifted else {}
+    judge = judge.on(model, samples)
     found = dict(_noise(_Float(model, plan, shifts, judge.heads), keys, judge, samples))
     rounded = {name: noise for (what, name), noise in found.items() if what == _TENSOR}
     for name, unit in copies.items():
