@@ -1,10 +1,13 @@
 """Which layers stay float although they could be INT8: those that are faster so, and those whose rounding costs too much.
 
 `Trade` predicts the placements worth having, from the fastest on; what each really leaves is measured on held-out images, and
-bisection finds the first of them that measures well enough.
+bisection finds the first of them that measures well enough. Between it and the one before, many layers may change at once: parts
+of these go back to INT8, those that save most for their noise first, as far as it still measures well enough.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left
 
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.judge import Judge
@@ -70,21 +73,26 @@ class Placing:
         before = trade.noise_of(self.first)
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]
         best = (noise, start)
-        low, high = 0, len(placements)
-        while low < high:
-            middle = (low + high) // 2
-            plan = self.draft.plan(self._given(placements[middle], trade))
+
+        def good(units: set[Unit]) -> bool:
+            nonlocal best
+            plan = self.draft.plan(self._given(units, trade))
             if not plan.codes:
-                # Nothing would be left in INT8: that much is no answer.
-                high = middle
-                continue
+                # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
+                return True
             measured = judge.judge(self.draft.written(plan, judge.heads))
-            if measured <= wanted:
-                best, high = (measured, plan), middle
-                continue
-            low = middle + 1
-            if wanted < best[0] and measured < best[0]:
+            if measured <= wanted or (wanted < best[0] and measured < best[0]):
                 best = (measured, plan)
+            return measured <= wanted
+
+        found = bisect_left(placements, True, key=good)
+        if found == len(placements) or best[0] > wanted:
+            return best
+        before, close = placements[found - 1] if found else self.first, placements[found]
+        parts = trade.parts(close, before - close)
+        wider = [close.union(*parts[:count]) for count in range(len(parts), 0, -1)]
+        # Widest first. One as wide as the placement before has been measured: it was not good.
+        bisect_left([units for units in wider if not units >= before], True, key=good)
         return best
 
     def _given(self, chosen: set[Unit], trade: Trade | None = None) -> dict[str, str]:

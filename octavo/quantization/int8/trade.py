@@ -167,6 +167,27 @@ class Trade:
         # Behind heads that stay float nothing can hold it; where no weights can be INT8 it had better be float itself.
         return able if any(other.kind == "linear" for other in able) else list(needed)
 
+    def parts(self, int8: set[Unit], others: Iterable[Unit]) -> list[set[Unit]]:
+        """Units that could be INT8 beside a placement: neighbours together, the ones that save most time for their noise first.
+
+        Parts that save no time are left out.
+        """
+        others = list(others)
+        together = nx.Graph()
+        together.add_nodes_from(range(len(others)))
+        number = {unit: place for place, unit in enumerate(others)}
+        for unit, place in number.items():
+            makers = (self.makers.get(value) for value in unit.inputs)
+            together.add_edges_from((place, number[maker]) for maker in makers if maker in number)
+        time, noise = self.prices.of(int8), self.noise_of(int8)
+        found = []
+        for places in nx.connected_components(together):
+            part = {others[place] for place in places}
+            saved, added = time - self.prices.of(int8 | part), self.noise_of(int8 | part) - noise
+            if saved > 0:
+                found.append((saved / max(added, 1e-12), part))
+        return [part for _, part in sorted(found, key=lambda entry: -entry[0])]
+
     def placements(self, bound: float) -> list[set[Unit]]:
         """Those worth having, from the fastest on, each with less noise than the one before.
 
