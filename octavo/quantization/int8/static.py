@@ -7,7 +7,7 @@ layers go back to float; kernel times say which of them cost least there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -17,9 +17,9 @@ from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.costs import CostTable
 from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
-from octavo.quantization.int8.effort import efforts
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.measuring import measure
 from octavo.quantization.int8.placement import decisions_of
@@ -29,9 +29,8 @@ from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import is_map, units_of
-from octavo.quantization.int8.ways import Way, ways_of
+from octavo.quantization.int8.ways import Way
 from octavo.quantization.select import select
-from octavo.runtime.noise import sqnr_db
 
 __all__ = ["Images", "quantize_static"]
 
@@ -39,7 +38,6 @@ __all__ = ["Images", "quantize_static"]
 POOLED, MAPS = 25.0, 20.0
 # What `effort: high` asks of vectors beyond that.
 _MORE = 1.5
-_WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # The opset that brought 16-bit QuantizeLinear.
 SIXTEEN_BITS = 21
@@ -81,7 +79,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     units = units_of(ready)
     heads = heads_of(units)
     if not heads:
-        raise QuantizationError("no node of this graph has weights to quantize", _WAY_OUT)
+        raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
     maps = any(is_map(value) for value in heads)
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
     if recipe.effort == "high" and (judge is None or not images.calibration):
@@ -93,7 +91,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         known = images.calibration if images else ()
         return Draft(ready, statistics, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
 
-    chosen = _chosen(make, recipe, judge, maps, bound)
+    chosen = chosen_way(make, recipe, judge, maps, bound)
     draft, whole, noise = chosen.draft, chosen.plan, chosen.noise
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
@@ -105,65 +103,22 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         record = {
             "chosen": chosen.label,
             "tried_db": chosen.tried,
-            "all_int8_db": _db(noise),
+            "all_int8_db": db_of(noise),
             "fidelity_db": bound,
             "held_out_images": len(judge.samples),
         }
         if plan is not whole:
             noise = judge.judge(draft.written(plan, judge.heads))
-            record["placed_db"] = _db(noise)
+            record["placed_db"] = db_of(noise)
         each = placing.alone(judge)
         alone = each.rows(whole.reasons)
-        if recipe.repair and _db(noise) < bound:
+        if recipe.repair and db_of(noise) < bound:
             noise, plan = placing.repaired(plan, noise, judge, each, 10 ** (-bound / 10))
-        record |= {"db": _db(noise)}
+        record |= {"db": db_of(noise)}
     result = draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
     return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs, alone)
-
-
-@dataclass
-class _Chosen:
-    """The way that measures best, everything INT8; SQNR in dB of each way tried."""
-
-    label: str
-    noise: float
-    draft: Draft
-    plan: Plan
-    tried: dict[str, float]
-
-
-def _chosen(make: Callable[[Way], Draft], recipe: Int8, judge: Judge | None, maps: bool, bound: float) -> _Chosen:
-    best: _Chosen | None = None
-    tried: dict[str, float] = {}
-
-    def attempt(label: str, draft: Draft, plan: Plan) -> None:
-        nonlocal best
-        noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
-        tried[label] = _db(noise)
-        if best is None or noise < best.noise:
-            best = _Chosen(label, noise, draft, plan, tried)
-
-    for way in ways_of(recipe, maps=maps, measurable=judge is not None):
-        draft = make(way)
-        if way.equalized and not draft.equalized:
-            continue
-        plan = draft.plan()
-        if way.by_channel and judge is not None and not any(scale.by_channel for scale in plan.scales.values()):
-            continue
-        if not plan.int8 or not plan.codes:
-            raise QuantizationError("no node of this graph can be quantized", _WAY_OUT)
-        attempt(way.label, draft, plan)
-    if judge is not None:
-        label = best.label
-        steps = efforts(best.draft, best.plan, judge.heads, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
-        while _worth_more(recipe, _db(best.noise) < bound) and (step := next(steps, None)) is not None:
-            what, draft = step
-            attempt(f"{label}, {what}", draft, draft.plan())
-            if maps and recipe.effort == "default":
-                break
-    return best
 
 
 def _made(model: ir.Model) -> list[ir.Value]:
@@ -184,11 +139,6 @@ def _bound(maps: bool, effort: str) -> float:
     return MAPS if maps else POOLED + (_MORE if effort == "high" else 0.0)
 
 
-def _worth_more(recipe: Int8, short: bool) -> bool:
-    """Whether to go on with what costs more."""
-    return recipe.effort == "high" or (short and recipe.repair and recipe.method == "auto")
-
-
 def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
     """A record for every node of the graph as it came in; what preparation rewrote says so."""
     made = {decision.node: decision for decision in decisions_of(plan.reasons)}
@@ -206,7 +156,3 @@ def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
             decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
         records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
     return records
-
-
-def _db(noise: float) -> float:
-    return round(sqnr_db(1.0, noise), 2)

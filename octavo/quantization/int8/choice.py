@@ -1,0 +1,83 @@
+"""Which way of quantizing measures best, everything INT8: ranges, equalization, and what costs more where that falls short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.errors import QuantizationError
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.effort import efforts
+from octavo.quantization.int8.judge import Judge
+from octavo.quantization.int8.ways import Way, ways_of
+from octavo.runtime.noise import sqnr_db
+
+__all__ = ["WAY_OUT", "Chosen", "chosen_way", "db_of"]
+
+WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
+
+
+@dataclass
+class Chosen:
+    """The way that measures best, everything INT8; SQNR in dB of each way tried."""
+
+    label: str
+    noise: float
+    draft: Draft
+    plan: Plan
+    tried: dict[str, float]
+
+
+def chosen_way(make: Callable[[Way], Draft], recipe: Int8, judge: Judge | None, maps: bool, bound: float) -> Chosen:
+    """Try each way and keep the one with the least noise at the heads on held-out images.
+
+    Args:
+        make: the draft of a way.
+        recipe: the `int8:` block.
+        judge: measures; None without images: then there is one way.
+        maps: the network's heads are maps and not vectors.
+        bound: SQNR in dB that is enough: what costs more (`effort`) is tried where no way reaches it.
+
+    Raises:
+        QuantizationError: nothing of the graph can be quantized.
+    """
+    best: Chosen | None = None
+    tried: dict[str, float] = {}
+
+    def attempt(label: str, draft: Draft, plan: Plan) -> None:
+        nonlocal best
+        noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
+        tried[label] = db_of(noise)
+        if best is None or noise < best.noise:
+            best = Chosen(label, noise, draft, plan, tried)
+
+    for way in ways_of(recipe, maps=maps, measurable=judge is not None):
+        draft = make(way)
+        if way.equalized and not draft.equalized:
+            continue
+        plan = draft.plan()
+        if way.by_channel and judge is not None and not any(scale.by_channel for scale in plan.scales.values()):
+            continue
+        if not plan.int8 or not plan.codes:
+            raise QuantizationError("no node of this graph can be quantized", WAY_OUT)
+        attempt(way.label, draft, plan)
+    if judge is not None:
+        label = best.label
+        steps = efforts(best.draft, best.plan, judge.heads, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
+        while _worth_more(recipe, db_of(best.noise) < bound) and (step := next(steps, None)) is not None:
+            what, draft = step
+            attempt(f"{label}, {what}", draft, draft.plan())
+            if maps and recipe.effort == "default":
+                break
+    return best
+
+
+def _worth_more(recipe: Int8, short: bool) -> bool:
+    """Whether to go on with what costs more."""
+    return recipe.effort == "high" or (short and recipe.repair and recipe.method == "auto")
+
+
+def db_of(noise: float) -> float:
+    """SQNR in dB of a noise-to-signal ratio, as manifests have it."""
+    return round(sqnr_db(1.0, noise), 2)
