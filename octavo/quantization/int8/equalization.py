@@ -6,8 +6,8 @@ divided by s_c in the next ones' weights, which have a scale for each output cha
 trade between activations' and weights' rounding otherwise (Nagel et al., "Data-Free Quantization Through Weight Equalization and
 Bias Correction", 2019; there weights are equalized, here measured activations are).
 
-ReLU6 is not homogeneous. A channel that reaches the bound keeps its size, the others grow until they just miss it, so that the same
-bound clips nothing that was not clipped before on the calibration images.
+ReLU6 is not homogeneous. A channel that reaches half the bound keeps its size, the others grow until they reach that, so that the
+same bound clips nothing that was not clipped before on the calibration images, and little on others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ __all__ = ["equalize"]
 
 # Growth of a channel; beyond it there is hardly anything in the channel but noise.
 LIMIT = 256.0
-# Of a Clip's bound: how near a grown channel may come.
-_MISS = 0.98
+# Of a Clip's bound: how near a grown channel may come. What other images make of it beyond the bound is cut off: half of it is room
+# (MobileNetV2's float network changed by 41 dB on other images with .98, by 56 with .5, and lost nothing in INT8).
+_MISS = 0.5
 _HOMOGENEOUS = frozenset({"LeakyRelu", "prelu"})
 
 
