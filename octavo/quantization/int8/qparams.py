@@ -77,7 +77,8 @@ class QParams:
         shape = (1, -1, *[1] * (values.ndim - 2)) if self.by_channel else ()
         scale, zero = np.reshape(self.scale, shape), np.reshape(self.zero_point.astype(np.float32), shape)
         # A scalar stays an array, so that the steps below can work in place.
-        codes = np.asarray(values / scale)
+        with np.errstate(over="ignore"):  # infinity is cut to the last code like anything beyond it
+            codes = np.asarray(values / scale)
         np.rint(codes, out=codes)
         ends = np.iinfo(self.zero_point.dtype)
         np.clip(codes, np.float32(ends.min) - zero, np.float32(ends.max) - zero, out=codes)

@@ -7,8 +7,8 @@ of a graph with a node for each unit and each tensor (Kolmogorov and Zabih, "Wha
 Cuts?", 2004); no order of greedy moves has to be found. Noise of single roundings adds up at the heads: they are small and nearly
 independent.
 
-Time plus `weight` times noise, for growing weights, gives the placements worth having: for each of them none is both faster and
-closer to FP32.
+Time plus `weight` times noise, for growing weights, gives placements worth having; of all that are found those are kept for which
+none is both faster and closer to FP32.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ __all__ = ["Noise", "Trade"]
 
 # Capacities are whole numbers, in which cuts are exact: picoseconds.
 _UNIT = 1e9
-# Placements looked for at most.
+# Placements looked for at most, for each power.
 _MOST = 40
+# No weight gives the placements above the line between two others, and these may lie far apart. Noise to a power bends the line:
+# what is cheapest then is a fair placement by the true noise, too, and lies in between (YOLOv5n: 18.9, 20.4 and 20.9 dB instead of
+# 18.9 and 20.9; CGNet, held to 20 dB, 20.1 with 62 % of the size instead of 24.3 with 72 %).
+_POWERS = (1.0, 0.75)
 
 
 @dataclass(frozen=True)
@@ -194,12 +198,30 @@ class Trade:
         Args:
             bound: noise below which no more are looked for.
         """
+        found = [entry for power in _POWERS for entry in self._bent(power)._hull(bound**power)]
+        priced = [(self.prices.of(units), self.noise_of(units), units) for units in found]
+        front: list[tuple[float, float, set[Unit]]] = []
+        for entry in sorted(priced, key=lambda entry: entry[:2]):
+            if not front or entry[1] < front[-1][1]:
+                front.append(entry)
+        return [units for _, _, units in front]
+
+    def _bent(self, power: float) -> Trade:
+        """The same, with each rounding's noise to a power."""
+        if power == 1:
+            return self
+        tensors, weights = (
+            {name: noise**power for name, noise in noises.items()} for noises in (self.noise.tensors, self.noise.weights)
+        )
+        return Trade(self.reasons, self.prices, Noise(tensors, weights, self.noise.copies), chained=self.chained)
+
+    def _hull(self, bound: float) -> list[set[Unit]]:
+        """The placements that are cheapest for some weight."""
         first = self.cheapest(0.0)
         found = [(self.prices.of(first), self.noise_of(first), first)]
-        last = set()
-        ends = (self.prices.of(last), 0.0, last)
+        ends = (self.prices.of(set()), 0.0, set())
         self._between(found[0], ends, bound, found)
-        return [units for _, _, units in sorted(found, key=lambda entry: -entry[1])]
+        return [units for _, _, units in found]
 
     def _between(self, fast: tuple, close: tuple, bound: float, found: list[tuple]) -> None:
         """Add the placements between two; the line between two of them has the weight at which both are as good."""
