@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
-from octavo.quantization.int8.units import Unit, readers
+from octavo.quantization.int8.units import Unit, is_depthwise, readers
 from octavo.quantization.int8.weights import bias_of, weights_of
 
 __all__ = ["equalize"]
@@ -89,7 +89,7 @@ def _growth(unit: Unit, tensors: list[ir.Value], consumers: list[Unit], statisti
     largest = size.max(initial=0.0)
     if largest <= 0:
         return None
-    exponent = 1.0 if all(_is_depthwise(consumer.main) for consumer in consumers) else dense
+    exponent = 1.0 if all(is_depthwise(consumer.main) for consumer in consumers) else dense
     alive = size > largest * 1e-6
     growth = np.where(alive, (largest / np.where(alive, size, 1.0)) ** exponent, 1.0)
     growth = np.minimum(growth, LIMIT)
@@ -105,11 +105,6 @@ def _bound(unit: Unit) -> float | None:
     if node.op_type != "Clip" or len(node.inputs) < 3 or node.inputs[2] is None:
         return None
     return float(ir.convenience.get_const_tensor(node.inputs[2]).numpy())
-
-
-def _is_depthwise(node: ir.Node) -> bool:
-    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
-    return groups > 1 and weights_of(node).shape[1] == 1
 
 
 def _multiply(model: ir.Model, node: ir.Node, growth: np.ndarray) -> None:
