@@ -13,6 +13,8 @@ __all__ = ["Channels", "channel_axis"]
 _UNIT = 2.0**20
 # Bound on an image's sum, so that thousands of images at this bound still fit int64; what exceeds it has no use for means.
 _LIMIT = 2.0**32
+# Rows up to this long are turned into columns before their extremes are taken: numpy pays for each row, not for its values.
+_SHORT = 64
 # Rows of a matrix that are turned into integers at a time.
 _ROWS = 4096
 # Values whose sums and extremes are taken at a time: 256 KiB.
@@ -49,24 +51,14 @@ class Channels:
         """
         if value.ndim == 2:
             # Every row is an image: its values are rounded as they are, which no order can change.
-            sums = _row_sums(value)
-            low, high = value.min(axis=0), value.max(axis=0)
+            found = _channels(_row_sums(value), value.min(axis=0), value.max(axis=0))
         else:
             # Image by image: what is rounded must not depend on the batch that an image came in.
-            total, low, high = _of_image(value[0], axis)
-            sums = _rounded(total)
+            found = _channels(*_of_image(value[0], axis))
             for image in value[1:]:
-                total, image_low, image_high = _of_image(image, axis)
-                more = _rounded(total)
-                sums = None if sums is None or more is None else sums + more
-                np.minimum(low, image_low, out=low)
-                np.maximum(high, image_high, out=high)
-        if sums is None:
-            return cls()
-        # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
-        low += np.float32(0)
-        high += np.float32(0)
-        return cls(sums, low, high, value.size // value.shape[axis])
+                found = found.merge(_channels(*_of_image(image, axis)))
+        found.values = value.size // value.shape[axis] if found.sums.size else 0
+        return found
 
     def merge(self, other: Channels) -> Channels:
         """Both together; without channels where the two differ in their number (NHWC, sequences of changing length)."""
@@ -84,23 +76,36 @@ class Channels:
         return self.sums.astype(np.float64) / _UNIT / self.values if self.sums.size else None
 
 
-def _row_sums(value: np.ndarray) -> np.ndarray | None:
+def _channels(sums: np.ndarray, low: np.ndarray, high: np.ndarray) -> Channels:
+    """Without channels where a sum is beyond the limit or not finite; `sums` (float64 or already in units) is overwritten."""
+    if sums.dtype == np.float64:
+        if not _within(sums):
+            return Channels()
+        sums *= _UNIT
+        sums = np.rint(sums, out=sums).astype(np.int64)
+    elif not sums.size:
+        return Channels()
+    # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
+    low += np.float32(0)
+    high += np.float32(0)
+    return Channels(sums, low, high)
+
+
+def _within(sums: np.ndarray) -> bool:
+    """Whether every sum is within the limit; NaN and infinity are not."""
+    # One product tells nearly always, and costs a third of two extremes.
+    return bool(sums @ sums <= _LIMIT * _LIMIT) or bool(sums.max() <= _LIMIT and sums.min() >= -_LIMIT)
+
+
+def _row_sums(value: np.ndarray) -> np.ndarray:
+    """Sums of the rows' values in units of 2**-20 as int64; empty where one is beyond the limit."""
     total = np.zeros(value.shape[1], np.int64)
     for start in range(0, len(value), _ROWS):
-        rounded = _rounded(value[start : start + _ROWS].astype(np.float64))
-        if rounded is None:
-            return None
-        total += rounded.sum(axis=0)
+        rows = value[start : start + _ROWS].astype(np.float64)
+        if not _within(rows.reshape(-1)):
+            return total[:0]
+        total += np.rint(rows * _UNIT).astype(np.int64).sum(axis=0)
     return total
-
-
-def _rounded(total: np.ndarray) -> np.ndarray | None:
-    """In units of 2**-20, or None where a sum is too large; `total` (float64) is overwritten."""
-    # NaN fails the comparison too; its tensor is refused by its extremes.
-    if not (total.max() <= _LIMIT and total.min() >= -_LIMIT):
-        return None
-    total *= _UNIT
-    return np.rint(total, out=total).astype(np.int64)
 
 
 def _of_image(image: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -111,6 +116,10 @@ def _of_image(image: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, np.
         return cv2.reduce(rows, 0, cv2.REDUCE_SUM, dtype=cv2.CV_64F).reshape(-1), rows.min(axis=0), rows.max(axis=0)
     rows = np.ascontiguousarray(image).reshape(image.shape[0], -1)
     sums = np.empty((len(rows), 1), np.float64)
+    if rows.shape[1] <= _SHORT:
+        cv2.reduce(rows, 1, cv2.REDUCE_SUM, sums, cv2.CV_64F)
+        columns = cv2.transpose(rows).reshape(rows.shape[1], -1)
+        return sums.reshape(-1), np.minimum.reduce(columns, axis=0), np.maximum.reduce(columns, axis=0)
     low, high = np.empty(len(rows), np.float32), np.empty(len(rows), np.float32)
     # Three passes over what the second-level cache holds cost less than three over the memory.
     step = max(1, _PIECE // rows.shape[1])

@@ -1,7 +1,7 @@
 """The image pass: FP32 over the calibration images, statistics of every tensor that quantization may ask for.
 
 Images run one at a time, each on one thread, because ONNX Runtime may round differently with another batch or thread count. Two
-images are worked on at once instead, each into statistics of its own; those merge exactly.
+images are worked on at once instead: they are added to the statistics one after the other, in any order, which is exact.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
+import cv2
 import numpy as np
 import onnx_ir as ir
 
@@ -71,8 +73,8 @@ def collect(
         # Where an image's tensors are large its inference takes long enough to hide the page faults.
         return_freed_blocks(_SMALL if fits else _LARGE)
         images = _Images(samples(), batched)
-        for part in _pass(group, chosen.axes, images, lanes or (2 if fits else 1)):
-            statistics.absorb(part)
+        statistics.tensors |= {name: TensorStatistics(axis=chosen.axes.get(name)) for name in group.names}
+        _pass(group, statistics, images, lanes or (2 if fits else 1))
         if not images.taken:
             raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
     statistics.link(chosen.aliases)
@@ -115,28 +117,39 @@ class _Images:
             raise self._failures[min(self._failures)]
 
 
-def _pass(group: Group, axes: dict[str, int], images: _Images, lanes: int) -> list[Statistics]:
-    """One group of tensors over all images: the statistics of each lane."""
-    running = threading.Lock()
+def _pass(group: Group, statistics: Statistics, images: _Images, lanes: int) -> None:
+    """Add one group of tensors over all images."""
+    adding = threading.Lock()
 
-    def lane() -> Statistics:
-        part = Statistics({name: TensorStatistics(axis=axes.get(name)) for name in group.names})
+    def lane() -> None:
         while (taken := images.take()) is not None:
             place, where, feeds = taken
             try:
-                with running:
-                    read = group.read(feeds)
-                for name in group.names:
-                    part.tensors[name].update(name, read.pop(name), where)
+                read = group.read(feeds)
+                # One lane at a time: two would only wait for the interpreter's lock, thousands of times an image.
+                with adding:
+                    for name in group.names:
+                        statistics.tensors[name].update(name, read.pop(name), where)
             except BaseException as error:
                 images.fail(place, error)
-        return part
 
-    with ThreadPoolExecutor(max(1, lanes - 1)) as pool:
+    with _single_threaded_opencv(), ThreadPoolExecutor(max(1, lanes - 1)) as pool:
         others = [pool.submit(lane) for _ in range(lanes - 1)]
-        parts = [lane(), *(other.result() for other in others)]
+        lane()
+        for other in others:
+            other.result()
     images.check()
-    return parts
+
+
+@contextmanager
+def _single_threaded_opencv() -> Iterator[None]:
+    """OpenCV's own threads wait by spinning, on the cores that the lanes work on."""
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
 
 
 def _batched_inputs(model: ir.Model) -> frozenset[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import cache
 
 import numpy as np
 
@@ -27,6 +28,7 @@ _TOP = 1 if sys.byteorder == "little" else 0
 _PIECE = 1 << 16
 
 
+@cache
 def stride(shape: tuple[int, ...]) -> int:
     """The step between counted values of a tensor: the least that leaves at most `COUNTED` and shares no factor with a row.
 
@@ -54,12 +56,8 @@ def add_counts(values: np.ndarray, counts: np.ndarray, step: int = 1) -> None:
         step: 1 or more.
     """
     bins = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint16)[_TOP :: 2 * step]
-    widened = np.empty(min(len(bins), _PIECE), np.intp)
     for start in range(0, len(bins), _PIECE):
-        piece = bins[start : start + _PIECE]
-        index = widened[: len(piece)]
-        np.copyto(index, piece)
-        np.add.at(counts, index, 1)
+        np.add.at(counts, bins[start : start + _PIECE].astype(np.intp), 1)
 
 
 def bin_counts(values: np.ndarray) -> np.ndarray:

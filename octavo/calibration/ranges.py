@@ -20,6 +20,8 @@ from octavo.errors import CalibrationError
 __all__ = ["METHODS", "tensor_range"]
 
 LEVELS = 255
+# Candidates whose errors are computed in one array.
+_TOGETHER = 12
 
 
 def tensor_range(
@@ -89,38 +91,48 @@ def _mse(tensor: TensorStatistics, _: float, behind: Callable[[np.ndarray], np.n
     bins, counts = _sorted(tensor)
     values = np.clip(bin_middles(bins), tensor.low, tensor.high)
     weights = counts.astype(np.float64)
-    function = behind or _same
-    wanted = function(values)
+    wanted = values if behind is None else behind(values)
 
-    def error(low: float, high: float) -> float:
-        if high == low:
-            return float((weights * (wanted - function(np.zeros_like(values))) ** 2).sum())
-        scale = (high - low) / LEVELS
-        zero = np.rint(-low / scale)
-        codes = np.clip(np.rint(values / scale) + zero, 0, LEVELS)
-        return float((weights * (wanted - function((codes - zero) * scale)) ** 2).sum())
+    def errors(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Of each candidate (low, high), which broadcast against each other."""
+        scale = ((high - low) / LEVELS)[:, None]
+        # A range of no width has one code, and that is zero: any scale will do for it.
+        scale[scale == 0] = np.inf
+        zero = np.rint(-low[:, None] / scale)
+        codes = values / scale
+        np.rint(codes, out=codes)
+        codes += zero
+        np.clip(codes, 0, LEVELS, out=codes)
+        codes -= zero
+        # Without width that would be 0 * inf.
+        codes *= np.where(np.isinf(scale), 0.0, scale)
+        error = codes if behind is None else behind(codes)
+        error = np.subtract(wanted, error, out=codes)
+        np.square(error, out=error)
+        return error @ weights
 
     low, high = min(tensor.low, 0.0), max(tensor.high, 0.0)
     factors = np.geomspace(1.0, 0.03, 60)
     best = (low, high)
     for _round in range(3):
+        before = best
         if high > 0:
-            candidates = high * factors
-            best = (best[0], float(candidates[int(np.argmin([error(best[0], candidate) for candidate in candidates]))]))
+            best = (best[0], _least(high * factors, lambda candidates: errors(np.full(1, best[0]), candidates)))
         if low < 0:
-            candidates = low * factors
-            best = (float(candidates[int(np.argmin([error(candidate, best[1]) for candidate in candidates]))]), best[1])
-        if low == 0 or high == 0:
+            best = (_least(low * factors, lambda candidates: errors(candidates, np.full(1, best[1]))), best[1])
+        if low == 0 or high == 0 or best == before:
             break
     return best
 
 
+def _least(candidates: np.ndarray, errors: Callable[[np.ndarray], np.ndarray]) -> float:
+    """The candidate of least error; a few at a time, so that their arrays stay in the cache."""
+    found = np.concatenate([errors(candidates[start : start + _TOGETHER]) for start in range(0, len(candidates), _TOGETHER)])
+    return float(candidates[int(np.argmin(found))])
+
+
 def _peaks(tensor: TensorStatistics, percentile: float) -> tuple[float, float]:
     return _mse(tensor, percentile)[0], tensor.high
-
-
-def _same(values: np.ndarray) -> np.ndarray:
-    return values
 
 
 def _entropy(tensor: TensorStatistics, _: float, resolution: int = 2048) -> tuple[float, float]:
@@ -136,34 +148,50 @@ def _entropy(tensor: TensorStatistics, _: float, resolution: int = 2048) -> tupl
     np.add.at(linear, np.minimum((magnitudes[kept] / top * resolution).astype(np.int64), resolution - 1), counts[kept])
     # One-sided tensors spread 256 codes over the magnitudes, two-sided ones half of them.
     levels = 256 if tensor.low >= 0 or tensor.high <= 0 else 128
-    best, best_divergence = resolution, np.inf
-    for stop in range(levels, resolution + 1, levels // 8):
-        divergence = _divergence(linear, stop, levels)
-        if divergence < best_divergence:
-            best, best_divergence = stop, divergence
-    threshold = top * best / resolution
+    divergence = _Divergence(linear, levels)
+    stops = range(levels, resolution + 1, levels // 8)
+    threshold = top * min(stops, key=divergence) / resolution
     return max(tensor.low, -threshold), min(tensor.high, threshold)
 
 
-def _divergence(histogram: np.ndarray, stop: int, levels: int) -> float:
-    """KL(P || Q): P is the histogram clipped at `stop`, its tail on the last bin; Q is the unclipped part in `levels` steps."""
-    inside = histogram[:stop]
-    reference = inside.copy()
-    reference[-1] += histogram[stop:].sum()
-    if reference.sum() == 0:
-        return np.inf
-    group = np.arange(stop) * levels // stop
-    filled = inside > 0
-    mass = np.bincount(group, weights=inside, minlength=levels)
-    width = np.bincount(group[filled], minlength=levels)
-    quantized = np.where(filled, (mass / np.maximum(width, 1))[group], 0.0)
-    if quantized.sum() == 0:
-        return np.inf
-    p, q = reference / reference.sum(), quantized / quantized.sum()
-    # A bin that only clipping filled has no mass in Q: the published method smooths it with a small share.
-    q = np.where((p > 0) & (q == 0), 1e-9, q)
-    used = p > 0
-    return float((p[used] * np.log(p[used] / q[used])).sum())
+class _Divergence:
+    """KL(P || Q) for each place to clip at: P is the histogram up to there, its tail on the last bin; Q is the part without the
+    tail in `levels` steps, whose mass is spread evenly over the filled bins of a step.
+
+    From sums over the histogram's beginnings, so that a place costs as much as there are levels, not bins.
+    """
+
+    def __init__(self, histogram: np.ndarray, levels: int) -> None:
+        self.histogram, self.levels = histogram, levels
+        self.mass = _beginnings(histogram)
+        self.filled = _beginnings(histogram > 0)
+        self.entropy = _beginnings(_x_log_x(histogram))
+
+    def __call__(self, stop: int) -> float:
+        inside, last = self.mass[stop], self.histogram[stop - 1]
+        tail = self.mass[-1] - inside
+        if inside <= 0:
+            return np.inf
+        # Bin i is in step i * levels // stop.
+        edges = -(-np.arange(self.levels + 1) * stop // self.levels)
+        mass, filled = np.diff(self.mass[edges]), np.diff(self.filled[edges])
+        used = mass > 0
+        step = mass[used] / filled[used]
+        # A bin that only clipping filled has no mass in Q: the published method smooths it with a small share.
+        end = np.log(step[-1] / inside) if last > 0 else np.log(1e-9)
+        cross = mass[used] @ np.log(step / inside) + tail * end
+        whole = inside + tail
+        own = self.entropy[stop] - float(_x_log_x(last)) + float(_x_log_x(last + tail))
+        return float((own - cross) / whole - np.log(whole))
+
+
+def _beginnings(values: np.ndarray) -> np.ndarray:
+    """Element n is the sum of the first n values."""
+    return np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+
+
+def _x_log_x(values: np.ndarray | float) -> np.ndarray:
+    return values * np.log(np.where(np.asarray(values) > 0, values, 1.0))
 
 
 METHODS: dict[str, Callable[[TensorStatistics, float], tuple[float, float]]] = {
