@@ -10,6 +10,7 @@ entropy     the range whose quantized distribution has the least KL divergence t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -111,24 +112,27 @@ def _mse(tensor: TensorStatistics, _: float, behind: Callable[[np.ndarray], np.n
         np.square(error, out=error)
         return error @ weights
 
-    low, high = min(tensor.low, 0.0), max(tensor.high, 0.0)
+    low, high = best = np.array([min(tensor.low, 0.0)]), np.array([max(tensor.high, 0.0)])
     factors = np.geomspace(1.0, 0.03, 60)
-    best = (low, high)
     for _round in range(3):
         before = best
-        if high > 0:
-            best = (best[0], _least(high * factors, lambda candidates: errors(np.full(1, best[0]), candidates)))
-        if low < 0:
-            best = (_least(low * factors, lambda candidates: errors(candidates, np.full(1, best[1]))), best[1])
-        if low == 0 or high == 0 or best == before:
+        if high[0] > 0:
+            best = (best[0], _least(high * factors, partial(errors, best[0])))
+        if low[0] < 0:
+            best = (_least(low * factors, partial(_swapped, errors, best[1])), best[1])
+        if low[0] == 0 or high[0] == 0 or best == before:
             break
-    return best
+    return float(best[0][0]), float(best[1][0])
 
 
-def _least(candidates: np.ndarray, errors: Callable[[np.ndarray], np.ndarray]) -> float:
-    """The candidate of least error; a few at a time, so that their arrays stay in the cache."""
+def _swapped(function: Callable[[np.ndarray, np.ndarray], np.ndarray], second: np.ndarray, first: np.ndarray) -> np.ndarray:
+    return function(first, second)
+
+
+def _least(candidates: np.ndarray, errors: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The candidate of least error, as an array of one; a few at a time, so that their arrays stay in the cache."""
     found = np.concatenate([errors(candidates[start : start + _TOGETHER]) for start in range(0, len(candidates), _TOGETHER)])
-    return float(candidates[int(np.argmin(found))])
+    return candidates[[int(np.argmin(found))]]
 
 
 def _peaks(tensor: TensorStatistics, percentile: float) -> tuple[float, float]:
