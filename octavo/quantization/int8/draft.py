@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from octavo.quantization.int8.layouts import LAYOUTS
 from octavo.quantization.int8.placement import map_heads
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.scales import ranges_of, scales_of
-from octavo.quantization.int8.shifts import rounding_shifts
+from octavo.quantization.int8.shifts import Known, rounding_shifts
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import Unit, units_of
 from octavo.quantization.int8.weights import Codes, codes_of
@@ -120,6 +121,8 @@ class Draft:
         self._observe(changed)
         # A tensor's own range is the same in every placement.
         self._ranges: dict[str, tuple[float, float]] = {}
+        # So is what its rounding shifts, where the same tensors are rounded around it.
+        self._shifts: Known = {}
 
     def plan(self, given: Mapping[str, str] | None = None) -> Plan:
         """Scales, codes and corrected biases.
@@ -138,7 +141,7 @@ class Draft:
         corrects = self.recipe.correction == "bias"
         shifts = {}
         if corrects and self.recipe.method in _UNCUT:
-            shifts = rounding_shifts(self.model, self.units, scales, self.samples[:_SHIFTS])
+            shifts = rounding_shifts(self.model, self.units, scales, self.samples[:_SHIFTS], self._shifts)
         codes, corrected = {}, 0
         for unit in int8:
             if unit.kind != "linear":
@@ -223,5 +226,7 @@ class Draft:
         missing = [value.name for value in wanted if value.name in changed or value.name not in self.statistics.tensors]
         if not missing:
             return
-        seen = collect(self.model, lambda: ((f"sample {i}", dict(feeds)) for i, feeds in enumerate(self.samples)), tensors=missing)
+        # Two at once whatever their size: a graph with images so large that calibration would not is the one that takes long.
+        images = [(f"sample {place}", dict(feeds)) for place, feeds in enumerate(self.samples)]
+        seen = collect(self.model, lambda: images, tensors=missing, lanes=min(2, os.cpu_count() or 1))
         self.statistics = Statistics({**self.statistics.tensors, **seen.tensors})

@@ -21,6 +21,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from octavo.graph.protos import branchless, names_read
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.qparams import QParams
@@ -129,19 +130,8 @@ class _Float:
         """What the nodes from a rounding on read of those before, and the heads that those before make."""
         rest = self.rest(key)
         made = {name for node in rest for name in node.output}
-        read = dict.fromkeys(name for node in rest for name in _read(node) if name)
+        read = dict.fromkeys(name for node in rest for name in names_read(node) if name)
         return [name for name in [*read, *self.heads] if name not in made and name not in self.constants]
-
-
-def _read(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, and those that its bodies read of the graph around them."""
-    yield from node.input
-    for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else []), *attribute.graphs):
-            own = {name for inner in body.node for name in inner.output} | {value.name for value in body.input}
-            own |= {tensor.name for tensor in body.initializer}
-            inside = [*(name for inner in body.node for name in _read(inner)), *(value.name for value in body.output)]
-            yield from (name for name in inside if name not in own)
 
 
 class _Stretch:
@@ -170,7 +160,7 @@ class _Stretch:
 
     def _written(self, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> bytes:
         rename = {}
-        read = dict.fromkeys(name for node in nodes for name in _read(node) if name in self.held)
+        read = dict.fromkeys(name for node in nodes for name in names_read(node) if name in self.held)
         for name in read:
             if (_TENSOR, name) in self.place:
                 # An input keeps its name; its readers get the switched copy.
@@ -189,10 +179,10 @@ class _Stretch:
             if (_LAYER, copy.name) in self.place:
                 self._layer(copy)
             else:
-                self.nodes.append(copy)
+                self.nodes += branchless([copy], self.graph.constants)
             for name in behind:
                 self._rounded(name, f"{name}.octavo.raw", name)
-        kept = {name for node in self.nodes for name in _read(node)}
+        kept = {name for node in self.nodes for name in names_read(node)}
         constants = {name: tensor for name, tensor in self.graph.constants.items() if name in kept} | self.constants
         inputs = [self._input(name) for name in read]
         inputs.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(self.place)]))

@@ -17,17 +17,26 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from octavo.graph.protos import branchless, leading_to
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import Unit
 from octavo.runtime.session import Session
 
-__all__ = ["own_shifts", "rounding_shifts"]
+__all__ = ["Known", "own_shifts", "rounding_shifts"]
 
 _ROUNDED = "octavo.rounded"
 
 
+# What was measured before: (tensor, all roundings since the weighted layers before it) to its shift.
+Known = dict[tuple[str, frozenset], np.ndarray]
+
+
 def rounding_shifts(
-    model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams], samples: Iterable[Mapping[str, np.ndarray]]
+    model: ir.Model,
+    units: Sequence[Unit],
+    scales: Mapping[str, QParams],
+    samples: Iterable[Mapping[str, np.ndarray]],
+    known: Known | None = None,
 ) -> dict[str, np.ndarray]:
     """E[rounded x - x] per channel of what each weighted layer reads.
 
@@ -38,12 +47,18 @@ def rounding_shifts(
         units: all its units.
         scales: of the tensors that are quantized.
         samples: feeds of some images.
+        known: shifts of the same model and samples, which are not measured again; what is measured is added.
 
     Returns:
         Tensor name to float64, one a channel (axis 1 of images, the last axis of anything else); tensors that are not rounded are
         left out.
     """
-    return _means(_Beside(model, units, scales), samples)
+    graph = _Beside(model, units, scales)
+    known = {} if known is None else known
+    keys = {name: (name, graph.roundings[name]) for name in graph.read}
+    graph.read = {name: value for name, value in graph.read.items() if keys[name] not in known}
+    known |= {keys[name]: shift for name, shift in _means(graph, samples).items()}
+    return {name: known[key] for name, key in keys.items() if key in known}
 
 
 def own_shifts(
@@ -80,6 +95,8 @@ class _Beside:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.rounded: dict[str, str] = {}
+        # Tensor to the roundings in its rounded form: (tensor, scale, zero point), each a tuple of bytes.
+        self.roundings: dict[str, frozenset] = {}
         self.read: dict[str, ir.Value] = {}
         protos = {node.name: node for node in self.proto.graph.node}
         for value in model.graph.inputs if units else ():
@@ -103,7 +120,10 @@ class _Beside:
             self.constants.append(numpy_helper.from_array(np.array(axes, np.int64), f"{target}.axes"))
             self.nodes.append(helper.make_node("Sub", [self.rounded[name], name], [f"{target}.each"]))
             self.nodes.append(helper.make_node("ReduceMean", [f"{target}.each", f"{target}.axes"], [target], keepdims=0))
-        graph.node.extend(self.nodes)
+        nodes = leading_to([*graph.node, *self.nodes], self.shifted().values())
+        nodes = list(branchless(nodes, {tensor.name: tensor for tensor in graph.initializer}))
+        del graph.node[:]
+        graph.node.extend(nodes)
         graph.initializer.extend(self.constants)
         del graph.value_info[:], graph.output[:]
         graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.shifted().values())
@@ -119,7 +139,9 @@ class _Beside:
             copy.input[:] = [inside.get(name) or self.rounded.get(name, name) for name in copy.input]
             copy.output[:] = [f"{_ROUNDED}.{name}.of" if name else "" for name in copy.output]
             self.nodes.append(copy)
+            before = [self.roundings.get(value.name or "", frozenset()) for value in node.inputs if value is not None]
             for value in node.outputs:
+                self.roundings[value.name] = frozenset().union(*before)
                 inside[value.name] = self.add_rounded(value, f"{_ROUNDED}.{value.name}.of")
         self.rounded |= {value.name: inside[value.name] for value in unit.outputs}
 
@@ -128,6 +150,8 @@ class _Beside:
         chosen = self.scales.get(value.name)
         if chosen is None:
             return source
+        own = (value.name, np.asarray(chosen.scale).tobytes(), np.asarray(chosen.zero_point).tobytes())
+        self.roundings[value.name] = self.roundings.get(value.name, frozenset()) | {own}
         pair = [f"{_ROUNDED}.{value.name}.{what}" for what in ("scale", "zero")]
         self.constants += [
             numpy_helper.from_array(np.asarray(array), name)

@@ -87,9 +87,16 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 
     bound = recipe.fidelity if recipe.fidelity != "auto" else _bound(maps, recipe.effort)
 
+    observed = statistics
+
     def make(way: Way) -> Draft:
+        nonlocal observed
         known = images.calibration if images else ()
-        return Draft(ready, statistics, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
+        draft = Draft(ready, observed, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
+        if not way.equalized:
+            # What one draft had to look at holds for all of the same graph.
+            observed = draft.statistics
+        return draft
 
     chosen = chosen_way(make, recipe, judge, maps, bound)
     draft, whole, noise = chosen.draft, chosen.plan, chosen.noise

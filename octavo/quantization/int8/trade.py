@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import networkx as nx
+import numpy as np
 import onnx_ir as ir
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from octavo.quantization.int8.price import Prices, reads
 from octavo.quantization.int8.units import Unit
@@ -25,8 +27,9 @@ from octavo.runtime.noise import sqnr_db
 
 __all__ = ["Noise", "Trade"]
 
-# Capacities are whole numbers, in which cuts are exact: picoseconds.
-_UNIT = 1e9
+_SOURCE, _SINK = 0, 1
+# Capacities are whole numbers, in which cuts are exact, of 32 bits: what leaves the source comes to this, and no cut costs more.
+_WHOLE = 1 << 28
 # Placements looked for at most, for each power.
 _MOST = 40
 # No weight gives the placements above the line between two others, and these may lie far apart. Noise to a power bends the line:
@@ -110,35 +113,17 @@ class Trade:
 
     def cheapest(self, weight: float) -> set[Unit]:
         """The INT8 units of the placement with the least time plus `weight` (ms) times noise; of several, the one with the most."""
-        graph = nx.DiGraph()
-        # Whole numbers as nodes: sets of them have one order in every process.
-        number: dict[object, int] = {}
-
-        def node(key: object) -> int:
-            return number.setdefault(key, len(number) + 2)
-
-        source, sink = 0, 1
-
-        def edge(start: int, end: int, cost: float | None) -> None:
-            """Cut where `start` is INT8 and `end` is float; None: never."""
-            if cost is None:
-                graph.add_edge(start, end)
-            elif round(cost * _UNIT) > 0:
-                held = graph.get_edge_data(start, end, {"capacity": 0})
-                if "capacity" in held:
-                    graph.add_edge(start, end, capacity=held["capacity"] + round(cost * _UNIT))
-
-        graph.add_nodes_from((source, sink))
+        cut = _Cut()
+        node, edge = cut.node, cut.edge
         for unit, reason in self.reasons.items():
             place = node(unit)
-            graph.add_node(place)
             if reason:
-                edge(place, sink, None)
+                edge(place, _SINK, None)
                 continue
             in_float, in_int8 = self.prices.units[unit]
             noise = self.noise.weights.get(unit.name, 0.0) + sum(self.noise.tensors.get(value.name, 0.0) for value in unit.inner)
-            edge(source, place, in_float)
-            edge(place, sink, in_int8 + weight * noise)
+            edge(_SOURCE, place, in_float)
+            edge(place, _SINK, in_int8 + weight * noise)
             for other in self._needed(unit):
                 edge(place, node(other), None)
             if unit.kind != "linear" and self.chained:
@@ -154,15 +139,15 @@ class Trade:
             else:
                 for around in [*found, maker] if maker is not None and self.chained else found:
                     edge(node(around), node(("rounded", value)), None)
-                edge(node(("rounded", value)), sink, rounded)
+                edge(node(("rounded", value)), _SINK, rounded)
             for reader in found:
                 edge(node(reader), node(("codes", value)), None)
                 if maker is not None:
                     edge(node(maker), node(reader), self.prices.dequantize[value] * reads(reader, value))
             if found:
-                edge(node(("codes", value)), sink if maker is None else node(maker), self.prices.quantize[value] + border)
-        _, (side, _) = nx.minimum_cut(graph, source, sink, flow_func=nx.algorithms.flow.boykov_kolmogorov)
-        return {unit for unit, reason in self.reasons.items() if not reason and number[unit] in side}
+                edge(node(("codes", value)), _SINK if maker is None else node(maker), self.prices.quantize[value] + border)
+        side = cut.side()
+        return {unit for unit, reason in self.reasons.items() if not reason and node(unit) in side}
 
     def _needed(self, unit: Unit) -> list[Unit]:
         """The units that have to be INT8 with this one: of those that its price needs, the ones that can be."""
@@ -177,16 +162,17 @@ class Trade:
         Parts that save no time are left out.
         """
         others = list(others)
-        together = nx.Graph()
-        together.add_nodes_from(range(len(others)))
         number = {unit: place for place, unit in enumerate(others)}
-        for unit, place in number.items():
-            makers = (self.makers.get(value) for value in unit.inputs)
-            together.add_edges_from((place, number[maker]) for maker in makers if maker in number)
+        makers = [(place, self.makers.get(value)) for unit, place in number.items() for value in unit.inputs]
+        pairs = [(place, number[maker]) for place, maker in makers if maker in number]
+        links = sparse.coo_array((np.ones(len(pairs)), np.array(pairs, int).reshape(-1, 2).T), (len(others), len(others)))
+        _, labels = csgraph.connected_components(links, directed=False)
+        components: dict[int, set[Unit]] = {}
+        for unit, label in zip(others, labels, strict=True):
+            components.setdefault(label, set()).add(unit)
         time, noise = self.prices.of(int8), self.noise_of(int8)
         found = []
-        for places in nx.connected_components(together):
-            part = {others[place] for place in places}
+        for part in components.values():
             saved, added = time - self.prices.of(int8 | part), self.noise_of(int8 | part) - noise
             if saved > 0:
                 found.append((saved / max(added, 1e-12), part))
@@ -238,3 +224,35 @@ class Trade:
                 continue
             found.append(middle)
             open_ends += [(fast, middle), (middle, close)]
+
+
+class _Cut:
+    """A minimum cut: what is on the source's side, and on the other."""
+
+    def __init__(self) -> None:
+        # Whole numbers as nodes: sets of them have one order in every process.
+        self._number: dict[object, int] = {}
+        self._costs: dict[tuple[int, int], float] = {}
+
+    def node(self, key: object) -> int:
+        return self._number.setdefault(key, len(self._number) + 2)
+
+    def edge(self, start: int, end: int, cost: float | None) -> None:
+        """What it costs if `start` is on the source's side and `end` on the other; None: never."""
+        held = self._costs.get((start, end), 0.0)
+        self._costs[start, end] = held + (np.inf if cost is None else cost)
+
+    def side(self) -> set[int]:
+        """The nodes on the source's side; of several minimum cuts, that with the most."""
+        total = sum(cost for (start, _), cost in self._costs.items() if start == _SOURCE)
+        ends = np.array(list(self._costs))
+        # What costs more than all that can be saved is as good as never.
+        capacities = np.minimum(np.array(list(self._costs.values())) * (_WHOLE / (total or 1.0)), 2.0 * _WHOLE)
+        count = len(self._number) + 2
+        graph = sparse.csr_array((np.rint(capacities).astype(np.int32), ends.T), (count, count))
+        left = graph - csgraph.maximum_flow(graph, _SOURCE, _SINK).flow
+        left.data = np.maximum(left.data, 0)
+        left.eliminate_zeros()
+        # Those from which more could flow into the sink are on its side, whatever the cut.
+        behind = csgraph.breadth_first_order(left.T.tocsr(), _SINK, return_predecessors=False)
+        return set(range(count)) - set(behind.tolist())
