@@ -18,8 +18,8 @@ __all__ = ["run_stage"]
 
 # This module is imported anew in each process: it imports nothing that the server has not.
 STAGES = Path(__file__).parents[1] / "stages"
-LIBRARIES = """cv2 numpy onnx onnx_ir onnxruntime.quantization onnxscript.version_converter PIL.ImageOps pydantic.main scipy.sparse.csgraph
-pytest rich.progress yaml"""
+LIBRARIES = """cv2 numpy onnx onnx_ir onnxruntime.quantization onnxscript.version_converter PIL.ImageOps pydantic.main
+pytest rich.progress scipy.sparse.csgraph yaml"""
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(LIBRARIES.split())
 

@@ -16,6 +16,7 @@ from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.graph.passes.scope_names import SCOPES, ScopeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
+from octavo.graph.protos import branchless, leading_to
 
 
 def run(path, image):
@@ -558,3 +559,36 @@ def test_what_is_quantized_already_is_refused(body, expected):
             check_float(model)
     else:
         check_float(model)
+
+
+@pytest.mark.parametrize(("slopes", "ops"), [([0.25, 1.0, -0.5], ["Mul", "Max"]), ([0.25, 1.5, 0.0], ["PRelu"])])
+def test_prelu_without_branches_has_the_same_bits(slopes, ops):
+    slopes = np.array(slopes, np.float32).reshape(3, 1, 1)
+    node = helper.make_node("PRelu", ["x", "s"], ["y"], "act")
+    value = np.random.default_rng(3).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    constants = {"s": numpy_helper.from_array(slopes, "s")}
+
+    def result(nodes):
+        shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 8, 8]) for name in "xy"]
+        graph = helper.make_graph(nodes, "g", shapes[:1], shapes[1:], list(constants.values()))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        return ort.InferenceSession(model.SerializeToString()).run(None, {"x": value})[0]
+
+    made = list(branchless([node], constants))
+    assert [one.op_type for one in made] == ops
+    assert (made[-1].name, list(made[-1].output)) == ("act", ["y"])
+    np.testing.assert_array_equal(result(made), result([node]))
+
+
+def test_nodes_that_lead_to_a_tensor_include_what_bodies_read():
+    branch = helper.make_graph([helper.make_node("Neg", ["b"], ["t"])], "t", [], [helper.make_empty_tensor_value_info("t")])
+    other = helper.make_graph([helper.make_node("Abs", ["c"], ["e"])], "e", [], [helper.make_empty_tensor_value_info("e")])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "a"),
+        helper.make_node("Relu", ["a"], ["b"], "b"),
+        helper.make_node("Relu", ["a"], ["c"], "c"),
+        helper.make_node("Relu", ["a"], ["unused"], "unused"),
+        helper.make_node("If", ["switch"], ["d"], "d", then_branch=branch, else_branch=other),
+        helper.make_node("Relu", ["d"], ["late"], "late"),
+    ]
+    assert [node.name for node in leading_to(nodes, ["d"])] == ["a", "b", "c", "d"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -50,14 +50,14 @@ class Plan:
         scales: of each quantized tensor.
         codes: of each weighted INT8 unit, by its node's name.
         corrected: how many biases took a mean shift back.
-        unshifted: biases took back what rounding activations shifts, too.
+        taken: what the biases of units took back of what rounding activations shifts, float64 an output channel, by node.
     """
 
     reasons: dict[Unit, str]
     scales: dict[str, QParams]
     codes: dict[str, Codes]
     corrected: int
-    unshifted: bool = False
+    taken: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def int8(self) -> list[Unit]:
@@ -142,20 +142,25 @@ class Draft:
         shifts = {}
         if corrects and self.recipe.method in _UNCUT:
             shifts = rounding_shifts(self.model, self.units, scales, self.samples[:_SHIFTS], self._shifts)
-        codes, corrected = {}, 0
+        codes, corrected, taken = {}, 0, {}
         for unit in int8:
             if unit.kind != "linear":
                 continue
             chosen = self._codes.get(unit.main.name)
             code = replace(chosen) if chosen is not None else self._rounded(unit)
             shift = None
-            if corrects:
-                shift = self._shift(unit, code, shifts.get(unit.inputs[0].name or ""), weights_corrected=chosen is not None)
+            if corrects and chosen is None:
+                shift = self._weights_shift(unit, code)
+            of_input = shifts.get(unit.inputs[0].name or "")
+            rounding = None if of_input is None else mean_output(unit.main, code.restored, of_input)
+            if rounding is not None:
+                taken[unit.main.name] = rounding
+                shift = rounding + (0.0 if shift is None else shift)
             if shift is not None:
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
             corrected += shift is not None or (corrects and chosen is not None and unit.main.op_type != "MatMul")
             codes[unit.main.name] = code
-        return Plan(reasons, scales, codes, corrected, bool(shifts))
+        return Plan(reasons, scales, codes, corrected, taken)
 
     def with_choices(self, scales: Mapping[str, QParams], codes: Mapping[str, Codes]) -> Draft:
         """The same draft with scales of some tensors and codes of some layers (by its node's name) taken as given."""
@@ -207,16 +212,11 @@ class Draft:
     def _rounded(self, unit: Unit) -> Codes:
         return codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights)
 
-    def _shift(self, unit: Unit, code: Codes, of_input: np.ndarray | None, *, weights_corrected: bool = False) -> np.ndarray | None:
-        """How much a layer puts out too much on average, for its rounded weights (unless that is in its bias) and its input."""
+    def _weights_shift(self, unit: Unit, code: Codes) -> np.ndarray | None:
+        """How much a layer puts out too much on average for its rounded weights; None where its input's means are not known."""
         tensor = self.statistics.tensors.get(unit.inputs[0].name or "")
-        means = tensor.means() if tensor is not None and not weights_corrected else None
-        parts = [
-            None if means is None else mean_shift(unit.main, code.restored, means),
-            None if of_input is None else mean_output(unit.main, code.restored, of_input),
-        ]
-        known = [part for part in parts if part is not None]
-        return np.sum(known, axis=0) if known else None
+        means = tensor.means() if tensor is not None else None
+        return None if means is None else mean_shift(unit.main, code.restored, means)
 
     def _observe(self, changed: list[str]) -> None:
         """Statistics of tensors that exact rewriting made or changed; those of other tensors hold as they are."""

@@ -25,7 +25,7 @@ from octavo.graph.protos import branchless, names_read
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.shifts import own_shifts
+from octavo.quantization.int8.shifts import OwnShift, own_shifts
 from octavo.quantization.int8.specimens import shape_of
 from octavo.quantization.int8.trade import Noise
 from octavo.quantization.int8.units import CARRIERS, Unit
@@ -54,7 +54,7 @@ def noise_of(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mappin
     layers = {unit.main.name: unit.name for unit in plan.int8 if unit.kind == "linear"}
     keys = [*((_TENSOR, name) for name in plan.scales if name not in copies), *((_LAYER, name) for name in layers)]
     # What biases take back of the rounding of each tensor; noise is what is left.
-    shifts = own_shifts(model, list(plan.reasons), plan.scales, samples) if plan.unshifted else {}
+    shifts = own_shifts(model, list(plan.reasons), plan.scales, samples) if plan.taken else {}
     judge = judge.on(model, samples)
     found = dict(_noise(_Float(model, plan, shifts, judge.heads), keys, judge, samples))
     rounded = {name: noise for (what, name), noise in found.items() if what == _TENSOR}
@@ -99,15 +99,20 @@ class _Float:
     Attributes:
         plan: what is rounded, and how.
         shifts: of rounded tensors, taken off again.
+        behind: of tensors, those others whose shifts are taken off behind them.
         heads: names of the tensors that are wanted of it.
         nodes, constants: of the main graph.
         ranks: of all its tensors, 0 where not known.
         static: tensors of one shape.
     """
 
-    def __init__(self, model: ir.Model, plan: Plan, shifts: Mapping[str, np.ndarray], heads: Sequence[str]) -> None:
+    def __init__(self, model: ir.Model, plan: Plan, shifts: Mapping[str, OwnShift], heads: Sequence[str]) -> None:
         self.proto = ir.to_proto(model)
         self.plan, self.shifts = plan, shifts
+        self.behind: dict[str, list[str]] = {}
+        for name, own in shifts.items():
+            if own.behind != name:
+                self.behind.setdefault(own.behind, []).append(name)
         self.nodes = list(self.proto.graph.node)
         self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         self.heads = list(heads)
@@ -149,6 +154,7 @@ class _Stretch:
         self.place = {key: place for place, key in enumerate(keys)}
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
+        self.switches: set[str] = set()
         heads = [name for name in graph.heads if name not in held]
         self.session = Session(self._written(graph.rest(keys[0]), [*dict.fromkeys([*heads, *also])]), threads=1)
 
@@ -171,17 +177,24 @@ class _Stretch:
             copy.CopyFrom(node)
             for index, name in enumerate(copy.input):
                 copy.input[index] = rename.get(name, name)
-            behind = []
-            for index, name in enumerate(copy.output):
-                if (_TENSOR, name) in self.place:
+            made = list(copy.output)
+            for index, name in enumerate(made):
+                if self._steps(name):
                     copy.output[index] = f"{name}.octavo.raw"
-                    behind.append(name)
             if (_LAYER, copy.name) in self.place:
                 self._layer(copy)
             else:
                 self.nodes += branchless([copy], self.graph.constants)
-            for name in behind:
-                self._rounded(name, f"{name}.octavo.raw", name)
+            for name in made:
+                source = f"{name}.octavo.raw"
+                for step in self._steps(name):
+                    last = step == self._steps(name)[-1]
+                    target = name if last else f"{name}.octavo.raw.{step}"
+                    if step == name:
+                        self._rounded(name, source, target)
+                    else:
+                        self._unshifted(step, source, target)
+                    source = target
         kept = {name for node in self.nodes for name in names_read(node)}
         constants = {name: tensor for name, tensor in self.graph.constants.items() if name in kept} | self.constants
         inputs = [self._input(name) for name in read]
@@ -204,10 +217,17 @@ class _Stretch:
         self.constants[name] = numpy_helper.from_array(np.asarray(array), name)
         return name
 
+    def _steps(self, name: str) -> list[str]:
+        """Roundings that do something to a tensor once it is made: those whose shift comes off here, and its own."""
+        behind = [other for other in self.graph.behind.get(name, []) if (_TENSOR, other) in self.place]
+        return [*behind, name] if (_TENSOR, name) in self.place else behind
+
     def _if(self, key: tuple[str, str], target: str, then: onnx.GraphProto, otherwise: onnx.GraphProto) -> None:
         index = self._constant(f"octavo.place.{self.place[key]}", np.int64(self.place[key]))
         switch = f"octavo.switch.{self.place[key]}"
-        self.nodes.append(helper.make_node("Gather", [_SWITCHES, index], [switch], axis=0))
+        if switch not in self.switches:
+            self.switches.add(switch)
+            self.nodes.append(helper.make_node("Gather", [_SWITCHES, index], [switch], axis=0))
         self.nodes.append(helper.make_node("If", [switch], [target], then_branch=then, else_branch=otherwise))
 
     def _rounded(self, name: str, source: str, target: str) -> None:
@@ -218,12 +238,22 @@ class _Stretch:
             helper.make_node("QuantizeLinear", [source, *pair], [codes], axis=1),
             helper.make_node("DequantizeLinear", [codes, *pair], [out], axis=1),
         ]
-        if name in self.graph.shifts:
-            shift = self.graph.shifts[name].astype(np.float32).reshape(self._broadcast(self.graph.shifts[name].size, name))
+        own = self.graph.shifts.get(name)
+        if own is not None and own.behind == name:
             rounds[-1].output[0] = f"{name}.octavo.shifted"
-            rounds.append(helper.make_node("Sub", [rounds[-1].output[0], self._constant(f"{name}.octavo.shift", shift)], [out]))
+            rounds.append(self._sub(own, name, rounds[-1].output[0], out))
         keeps = [helper.make_node("Identity", [source], [other])]
         self._if((_TENSOR, name), target, _branch(rounds, out), _branch(keeps, other))
+
+    def _unshifted(self, name: str, source: str, target: str) -> None:
+        """Take a rounding's shift off, where it is done."""
+        out, other = f"{target}.octavo.then", f"{target}.octavo.else"
+        takes, keeps = self._sub(self.graph.shifts[name], name, source, out), helper.make_node("Identity", [source], [other])
+        self._if((_TENSOR, name), target, _branch([takes], out), _branch([keeps], other))
+
+    def _sub(self, own: OwnShift, name: str, source: str, target: str) -> onnx.NodeProto:
+        shift = own.shift.astype(np.float32).reshape(self._broadcast(own.shift.size, own.behind))
+        return helper.make_node("Sub", [source, self._constant(f"{name}.octavo.shift", shift)], [target])
 
     def _broadcast(self, channels: int, name: str) -> list[int]:
         """The shape in which a value for each channel meets a tensor: axis 1 of images, else the last."""
@@ -241,8 +271,10 @@ class _Stretch:
                 copy.input[1:] = [f"{node.name}.octavo.weights"]
                 held.append(numpy_helper.from_array(codes.restored, copy.input[1]))
                 if codes.bias is not None:
+                    # Its input is exact here, or its shift is taken off: the bias shall not do it again.
+                    bias = codes.bias + self.graph.plan.taken.get(node.name, 0.0)
                     copy.input.append(f"{node.name}.octavo.bias")
-                    held.append(numpy_helper.from_array(codes.bias.astype(np.float32), copy.input[2]))
+                    held.append(numpy_helper.from_array(bias.astype(np.float32), copy.input[2]))
             else:
                 held = [original[name] for name in dict.fromkeys(copy.input[1:]) if name in original]
             branches.append(_branch([copy], copy.output[0], held))

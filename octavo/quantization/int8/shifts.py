@@ -11,6 +11,7 @@ weights; NNCF's fast bias correction is its measured form).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -19,10 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.graph.protos import branchless, leading_to
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.units import ACTIVATIONS, Unit, readers
 from octavo.runtime.session import Session
 
-__all__ = ["Known", "own_shifts", "rounding_shifts"]
+__all__ = ["Known", "OwnShift", "own_shifts", "rounding_shifts"]
 
 _ROUNDED = "octavo.rounded"
 
@@ -61,16 +62,52 @@ def rounding_shifts(
     return {name: known[key] for name, key in keys.items() if key in known}
 
 
+@dataclass(frozen=True)
+class OwnShift:
+    """What one rounding shifts, and where that is taken back.
+
+    Attributes:
+        behind: the tensor that it is measured on: the rounded one, or the output of the activation that alone reads it. A rounded
+            value's mean says nothing of what SiLU makes of it.
+        shift: float64, one a channel.
+    """
+
+    behind: str
+    shift: np.ndarray
+
+
 def own_shifts(
     model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams], samples: Iterable[Mapping[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
+) -> dict[str, OwnShift]:
     """The same of every quantized tensor, of its own rounding alone."""
     graph = _Beside(model, [], scales)
+    protos = {node.name: node for node in graph.proto.graph.node}
+    behind: dict[str, str] = {}
+    activation = _activations(units)
     for value in (*model.graph.inputs, *(value for unit in units for value in (*unit.inner, *unit.outputs))):
-        if value.name in scales:
-            graph.read[value.name] = value
-            graph.add_rounded(value, value.name)
-    return _means(graph, samples)
+        if value.name not in scales:
+            continue
+        graph.add_rounded(value, value.name)
+        unit = activation.get(value)
+        last = value if unit is None else unit.outputs[0]
+        if unit is not None:
+            graph.rounded[value.name] = graph.through(unit, value.name, protos)
+        graph.read[value.name] = last
+        behind[value.name] = last.name
+    return {name: OwnShift(behind[name], shift) for name, shift in _means(graph, samples).items()}
+
+
+def _activations(units: Sequence[Unit]) -> dict[ir.Value, Unit]:
+    """Tensors that one activation alone reads, and those between its nodes, to its unit."""
+    by_node = {node: unit for unit in units for node in unit.nodes}
+    found = {}
+    for unit in units:
+        if unit.kind not in ACTIVATIONS or len(unit.outputs) != 1:
+            continue
+        for value in (*unit.inputs, *unit.inner):
+            if all(by_node.get(reader) is unit for reader in readers(value)):
+                found[value] = unit
+    return found
 
 
 def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -115,10 +152,11 @@ class _Beside:
     def written(self) -> bytes:
         graph = self.proto.graph
         for name, target in self.shifted().items():
-            rank = len(self.read[name].shape or ())
+            value = self.read[name]
+            rank = len(value.shape or ())
             axes = [axis for axis in range(rank) if axis != (1 if rank > 2 else rank - 1)] if rank != 3 else [0, 1]
             self.constants.append(numpy_helper.from_array(np.array(axes, np.int64), f"{target}.axes"))
-            self.nodes.append(helper.make_node("Sub", [self.rounded[name], name], [f"{target}.each"]))
+            self.nodes.append(helper.make_node("Sub", [self.rounded[name], value.name], [f"{target}.each"]))
             self.nodes.append(helper.make_node("ReduceMean", [f"{target}.each", f"{target}.axes"], [target], keepdims=0))
         nodes = leading_to([*graph.node, *self.nodes], self.shifted().values())
         nodes = list(branchless(nodes, {tensor.name: tensor for tensor in graph.initializer}))
@@ -144,6 +182,21 @@ class _Beside:
                 self.roundings[value.name] = frozenset().union(*before)
                 inside[value.name] = self.add_rounded(value, f"{_ROUNDED}.{value.name}.of")
         self.rounded |= {value.name: inside[value.name] for value in unit.outputs}
+
+    def through(self, unit: Unit, name: str, protos: Mapping[str, onnx.NodeProto]) -> str:
+        """What a unit makes of the rounded form of one of its tensors, all else as it is."""
+        inside = {name: self.rounded[name]}
+        for node in unit.nodes:
+            if not any(value is not None and value.name in inside for value in node.inputs):
+                continue
+            copy = onnx.NodeProto()
+            copy.CopyFrom(protos[node.name])
+            copy.name = f"{_ROUNDED}.{name}.{copy.name}"
+            copy.input[:] = [inside.get(read, read) for read in copy.input]
+            inside |= {made: f"{_ROUNDED}.{name}.{made}" for made in copy.output}
+            copy.output[:] = [inside[made] for made in copy.output]
+            self.nodes.append(copy)
+        return inside[unit.outputs[0].name]
 
     def add_rounded(self, value: ir.Value, source: str) -> str:
         """The rounded form of what is computed as `source`; `source` itself where the tensor is not quantized."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-__all__ = ["CARRIERS", "COMBINERS", "Unit", "constant", "is_depthwise", "is_last_weighted", "is_map", "units_of"]
+__all__ = ["ACTIVATIONS", "CARRIERS", "COMBINERS", "Unit", "constant", "is_depthwise", "is_last_weighted", "is_map", "units_of"]
 
 # Values pass through unchanged, so that input and output share one scale.
 CARRIERS = frozenset(
@@ -15,6 +15,10 @@ CARRIERS = frozenset(
 )
 # Kernels with a scale of their own for each input and the output.
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
+# Units that bend each value by itself.
+ACTIVATIONS = frozenset(
+    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Sigmoid", "prelu", "silu"}
+)
 _FOLDED = ("Relu", "Clip")
 # ConvTranspose has no integer kernel: as one unit with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
 _FOLDS_BEHIND = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
