@@ -1,7 +1,8 @@
 """The image pass: FP32 over the calibration images, statistics of every tensor that quantization may ask for.
 
-Images run one at a time, each on one thread, because ONNX Runtime may round differently with another batch or thread count. Two
-images are worked on at once instead: they are added to the statistics one after the other, in any order, which is exact.
+Images run one at a time, because ONNX Runtime may round differently with another batch. It may with another thread count, too:
+that follows from the graph alone and not from the machine. Where two images' tensors fit, two are worked on at once with a thread
+each, and added to the statistics one after the other, in any order, which is exact; where they do not, one has two threads.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def collect(
     return_freed_blocks(_LARGE)
     chosen = observed(model) if tensors is None else Observed(tensors)
     batched = _batched_inputs(model)
-    opened = open_groups(model, group_names(model, chosen.tensors, group_bytes), threads=1)
+    opened = open_groups(
+        model, group_names(model, chosen.tensors, group_bytes), threads=lambda held: 1 if 2 * held <= group_bytes else 2
+    )
     # The weights are in a file by the time the first session opens: held here as well, they would count twice.
     del model
     statistics = Statistics()

@@ -28,18 +28,22 @@ Sample = tuple[str, dict[str, np.ndarray]]
 
 
 class Group:
-    """Some of a graph's tensors, and a session that gives them.
+    """Some of a graph's tensors, and the session, once opened, that gives them.
 
     Attributes:
         names: the tensors, in the order asked for.
         bytes: their size for one image, as shape inference knows it.
     """
 
-    def __init__(self, values: Sequence[ir.Value], inputs: set[str], session: Session | None) -> None:
+    def __init__(self, values: Sequence[ir.Value], inputs: set[str]) -> None:
         self.names = [value.name or "" for value in values]
         self.bytes = sum(_bytes(value) for value in values)
         self._fed = [name for name in self.names if name in inputs]
         self._computed = [name for name in self.names if name not in inputs]
+        self._session: Session | None = None
+
+    def open(self, session: Session) -> None:
+        """Read with this session what is no input."""
         self._session = session
 
     def read(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -97,7 +101,7 @@ def open_groups(
     groups: Iterable[Sequence[str]],
     *,
     optimization: str = "all",
-    threads: int = 0,
+    threads: int | Callable[[int], int] = 0,
     what: str = "the graph",
 ) -> Iterator[Group]:
     """Open one group after the other; the one before is closed once the next is asked for.
@@ -106,7 +110,7 @@ def open_groups(
         model: the graph; it is not changed.
         groups: names of tensors (`group_names`); graph inputs are allowed.
         optimization: ONNX Runtime's level; a tensor that is an output survives fusion.
-        threads: intra-op threads; 0 takes one a core.
+        threads: intra-op threads, or how many by the group's `bytes`; 0 takes one a core.
         what: the graph's name for errors.
 
     Raises:
@@ -125,7 +129,7 @@ def open_groups(
             values = _values(part)
             inputs = {value.name or "" for value in part.graph.inputs}
             computed = [values[name] for name in group if name not in inputs]
-            session = None
+            opened = Group([values[name] for name in group], inputs)
             if computed:
                 # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
                 part.graph.outputs.clear()
@@ -133,9 +137,8 @@ def open_groups(
                 RemoveUnusedNodesPass()(part)
                 path = Path(folder) / "group.onnx"
                 _save(part, path)
-                session = Session(path, name=what, optimization=optimization, threads=threads, memory_pattern=False, arena=False)
-            opened = Group([values[name] for name in group], inputs, session)
-            del session
+                count = threads(opened.bytes) if callable(threads) else threads
+                opened.open(Session(path, name=what, optimization=optimization, threads=count, memory_pattern=False, arena=False))
             yield opened
             opened.close()
 

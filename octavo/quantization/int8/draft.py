@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -226,7 +225,6 @@ class Draft:
         missing = [value.name for value in wanted if value.name in changed or value.name not in self.statistics.tensors]
         if not missing:
             return
-        # Two at once whatever their size: a graph with images so large that calibration would not is the one that takes long.
         images = [(f"sample {place}", dict(feeds)) for place, feeds in enumerate(self.samples)]
-        seen = collect(self.model, lambda: images, tensors=missing, lanes=min(2, os.cpu_count() or 1))
+        seen = collect(self.model, lambda: images, tensors=missing)
         self.statistics = Statistics({**self.statistics.tensors, **seen.tensors})
