@@ -27,9 +27,10 @@ __all__ = ["Known", "OwnShift", "own_shifts", "rounding_shifts"]
 
 _ROUNDED = "octavo.rounded"
 
-
+# A set of roundings: tensor, and its scale and zero point as bytes.
+_Roundings = frozenset[tuple[str, bytes, bytes]]
 # What was measured before: (tensor, all roundings since the weighted layers before it) to its shift.
-Known = dict[tuple[str, frozenset], np.ndarray]
+Known = dict[tuple[str, _Roundings], np.ndarray]
 
 
 def rounding_shifts(
@@ -79,7 +80,7 @@ class OwnShift:
 def own_shifts(
     model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams], samples: Iterable[Mapping[str, np.ndarray]]
 ) -> dict[str, OwnShift]:
-    """The same of every quantized tensor, of its own rounding alone."""
+    """The same of every quantized tensor, of its own rounding alone; behind the activation, where one alone reads the tensor."""
     graph = _Beside(model, [], scales)
     protos = {node.name: node for node in graph.proto.graph.node}
     behind: dict[str, str] = {}
@@ -132,8 +133,8 @@ class _Beside:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.rounded: dict[str, str] = {}
-        # Tensor to the roundings in its rounded form: (tensor, scale, zero point), each a tuple of bytes.
-        self.roundings: dict[str, frozenset] = {}
+        # Tensor to what is rounded in its rounded form.
+        self.roundings: dict[str, _Roundings] = {}
         self.read: dict[str, ir.Value] = {}
         protos = {node.name: node for node in self.proto.graph.node}
         for value in model.graph.inputs if units else ():
