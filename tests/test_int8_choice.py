@@ -9,18 +9,19 @@ import numpy as np
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import network, run
+from graphs import network, run, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8 import Images, quantize_static, repair
 from octavo.quantization.int8.costs import Borders, Cost, CostTable
 from octavo.quantization.int8.draft import Draft, prepared
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.placement import place
 from octavo.quantization.int8.price import Prices, estimated
+from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.sensitivity import noise_of
 from octavo.quantization.int8.shifts import own_shifts
 from octavo.quantization.int8.trade import Noise, Trade
@@ -29,6 +30,7 @@ from octavo.quantization.int8.units import units_of
 GENERATOR = np.random.default_rng(5)
 FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
 CALIBRATION, HELD_OUT = FEEDS[:8], FEEDS[8:]
+IMAGES = Images(CALIBRATION, HELD_OUT)
 
 
 he = partial(graphs.he, GENERATOR)
@@ -82,12 +84,12 @@ def test_equalization_changes_no_float_value_and_saves_an_uneven_depthwise_layer
 
 def test_the_way_that_measures_best_is_taken_and_written_down():
     model = uneven()
-    result = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all"), Images(CALIBRATION, HELD_OUT))
+    result = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all"), IMAGES)
     tried = result.measured["tried_db"]
     assert set(tried) == {"mse", "mse, equalized", "percentile", "percentile, equalized"}
     assert result.measured["db"] == max(tried.values())
     assert "equalized" in max(tried, key=tried.get)
-    again = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all"), Images(CALIBRATION, HELD_OUT))
+    again = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all"), IMAGES)
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
 
 
@@ -104,7 +106,7 @@ def test_repair_gives_back_what_is_needed_and_says_so(fidelity):
     model = uneven()
     statistics = statistics_of(model)
     recipe = Int8(method="minmax", fidelity=fidelity, placement="all")
-    images = Images(CALIBRATION, HELD_OUT)
+    images = IMAGES
     judge = Judge(prepared(model), ["y"], HELD_OUT)
     left = quantize_static(model, statistics, recipe.model_copy(update={"repair": False}), images)
     result = quantize_static(model, statistics, recipe, images)
@@ -119,7 +121,7 @@ def test_repair_gives_back_what_is_needed_and_says_so(fidelity):
 def test_each_rounding_is_on_record_once_and_in_order():
     model = uneven()
     recipe = Int8(method="minmax", placement="all")
-    result = quantize_static(model, statistics_of(model), recipe, Images(CALIBRATION, HELD_OUT))
+    result = quantize_static(model, statistics_of(model), recipe, IMAGES)
     rows = [(row["layer"], row["rounds"]) for row in result.alone]
     assert [row["index"] for row in result.alone] == list(range(len(rows)))
     assert len(set(rows)) == len(rows)
@@ -195,6 +197,49 @@ def test_noise_of_a_layer_s_weights_is_what_they_alone_make():
             node.replace_input_with(2, bias)
         true = judge.noise([run(rounded, feeds) for feeds in HELD_OUT])
         assert alone.weights[unit.name] == pytest.approx(true, rel=1e-2)
+
+
+def test_a_layer_given_back_to_float_may_keep_int8_weights_in_the_file_and_computes_in_float(tmp_path, monkeypatch):
+    model = uneven()
+    seen = statistics_of(model)
+    recipe = Int8(method="minmax", placement="all", keep_float=["point"])
+    short = quantize_static(model, seen, recipe, IMAGES).measured["all_int8_db"] + 3
+    monkeypatch.setattr(repair, "_STORED", 1e9)
+    repaired = quantize_static(model, seen, recipe.model_copy(update={"fidelity": short}), IMAGES)
+    assert repaired.measured["db"] >= short
+    stored = {one.node for one in repaired.decisions if one.reason.endswith("; weights int8 in the file")}
+    assert stored
+    # What the user keeps in float keeps its weights.
+    assert "point" not in stored
+    assert all(one.precision == "float" for one in repaired.decisions if one.node in stored)
+    in_file = {name.removesuffix(".weight.int8") for name in repaired.model.graph.initializers if name.endswith(".weight.int8")}
+    assert in_file == stored & {"stem", "depth", "head"}
+    executed = tmp_path / "executed.onnx"
+    session_of(repaired.model, save_optimized=executed)
+    ran = list(ir.load(executed).graph)
+    # Restored while loading: what runs reads constants, in as many float kernels as there are float layers.
+    assert not {node.op_type for node in ran} & {"Cast", "ConvInteger"}
+    assert all(node.inputs[1].is_initializer() for node in ran if node.op_type in ("Conv", "FusedConv", "Gemm", "FusedGemm"))
+    layers = [one for one in repaired.decisions if one.op_type in ("Conv", "Gemm")]
+    integer = [node for node in ran if node.op_type in ("QLinearConv", "QGemm")]
+    assert len(integer) == sum(one.precision == "int8" for one in layers)
+
+
+def test_noise_of_weights_stored_as_int8_stays_within_its_share():
+    model = prepared(uneven())
+    draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+    plan = draft.plan()
+    judge = Judge(model, [value.name for value in heads_of(draft.units)], HELD_OUT)
+    placing = Placing(draft, plan, estimated(draft.units))
+    alone = placing.alone(judge)
+    wanted = 10 * sorted(alone.weights.values())[1] * 1.9
+    placing.store(alone, wanted)
+    made = sum(alone.weights[unit.name] for unit in plan.int8 if unit.main.name in placing.stored)
+    assert 0 < made <= wanted / 10
+    for unit in plan.int8:
+        before, after = estimated(draft.units).units[unit], placing.prices.units[unit]
+        assert (after[0] < before[0]) == (unit.main.name in placing.stored)
+        assert after[1] == before[1]
 
 
 def bent() -> ir.Model:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +25,7 @@ from octavo.quantization.int8.placement import map_heads
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.scales import ranges_of, scales_of
 from octavo.quantization.int8.shifts import Known, rounding_shifts
+from octavo.quantization.int8.stored import store_weights
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import Unit, units_of
 from octavo.quantization.int8.weights import Codes, codes_of
@@ -50,6 +51,7 @@ class Plan:
         codes: of each weighted INT8 unit, by its node's name.
         corrected: how many biases took a mean shift back.
         taken: what the biases of units took back of what rounding activations shifts, float64 an output channel, by node.
+        stored: codes of float layers whose weights are int8 in the file, by node.
     """
 
     reasons: dict[Unit, str]
@@ -57,6 +59,7 @@ class Plan:
     codes: dict[str, Codes]
     corrected: int
     taken: Mapping[str, np.ndarray] = field(default_factory=dict)
+    stored: Mapping[str, Codes] = field(default_factory=dict)
 
     @property
     def int8(self) -> list[Unit]:
@@ -123,11 +126,12 @@ class Draft:
         # So is what its rounding shifts, where the same tensors are rounded around it.
         self._shifts: Known = {}
 
-    def plan(self, given: Mapping[str, str] | None = None) -> Plan:
+    def plan(self, given: Mapping[str, str] | None = None, stored: Set[str] = frozenset()) -> Plan:
         """Scales, codes and corrected biases.
 
         Args:
             given: nodes given back to float: name to reason.
+            stored: nodes whose weights are int8 in the file though they compute in float, where they do.
         """
         reasons = self.placed(given)
         int8 = [unit for unit, reason in reasons.items() if not reason]
@@ -159,7 +163,8 @@ class Draft:
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
             corrected += shift is not None or (corrects and chosen is not None and unit.main.op_type != "MatMul")
             codes[unit.main.name] = code
-        return Plan(reasons, scales, codes, corrected, taken)
+        in_file = {unit.main.name: self._as_stored(unit) for unit, reason in reasons.items() if reason and unit.main.name in stored}
+        return Plan(reasons, scales, codes, corrected, taken, in_file)
 
     def with_choices(self, scales: Mapping[str, QParams], codes: Mapping[str, Codes]) -> Draft:
         """The same draft with scales of some tensors and codes of some layers (by its node's name) taken as given."""
@@ -180,7 +185,9 @@ class Draft:
                 values = {value.name: value for node in self.model.graph for value in node.outputs}
                 self.model.graph.outputs.clear()
                 self.model.graph.outputs.extend(values[name] for name in heads)
-            return self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
+            result = self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
+            store_weights(result, plan.stored)
+            return result
         finally:
             self.model.graph.outputs.clear()
             self.model.graph.outputs.extend(outputs)
@@ -210,6 +217,15 @@ class Draft:
 
     def _rounded(self, unit: Unit) -> Codes:
         return codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights)
+
+    def _as_stored(self, unit: Unit) -> Codes:
+        """The codes of a float layer's weights, their mean shift taken back."""
+        chosen = self._codes.get(unit.main.name)
+        code = replace(chosen) if chosen is not None else self._rounded(unit)
+        shift = self._weights_shift(unit, code) if chosen is None and self.recipe.correction == "bias" else None
+        if shift is not None:
+            code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
+        return code
 
     def _weights_shift(self, unit: Unit, code: Codes) -> np.ndarray | None:
         """How much a layer puts out too much on average for its rounded weights; None where its input's means are not known."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from onnxruntime.quantization import QuantType
@@ -25,14 +24,12 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.correction import correct_biases, weight_codes
 from octavo.quantization.int8.refusals import no_kernel
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.stored import WORTH, store_as_int8
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import is_weighted
 from octavo.quantization.select import select
 
 __all__ = ["quantize_dynamic"]
-
-# Restoring fewer weights than this would take more bytes than it saves.
-_WORTH = 64
 
 
 def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | None = None) -> Int8Result:
@@ -64,7 +61,10 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
             corrected += correct_biases(model, statistics, nodes, per_channel=recipe.per_channel, bits=bits, method=method)
     for node in list(model.graph):
         if chosen.get(node.name or "") == "Conv":
-            _store_as_int8(model, node, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
+            tensor = ir.convenience.get_const_tensor(node.inputs[1])
+            if tensor is not None and tensor.size >= WORTH:
+                codes = weight_codes(tensor.numpy(), 0, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
+                store_as_int8(model, node, *codes)
     _unshare(model)
     # The engine writes Gemm as MatMul + Add and names the product so.
     names = [name for name, op in chosen.items() if op != "Conv"]
@@ -128,26 +128,3 @@ def _engine_output(quantizer: ONNXQuantizer) -> ir.Model:
     result = ir.from_proto(quantizer.model.model)
     result.graph.sort()
     return result
-
-
-def _store_as_int8(model: ir.Model, node: ir.Node, *, per_channel: bool, bits: int, method: str) -> None:
-    weight = node.inputs[1]
-    tensor = ir.convenience.get_const_tensor(weight)
-    if tensor is None or tensor.size < _WORTH:
-        return
-    codes, scale = weight_codes(tensor.numpy(), 0, per_channel=per_channel, bits=bits, method=method)
-    name = f"{node.name}.weight"
-    parts = {f"{name}.int8": codes.astype(np.int8), f"{name}.scale": scale}
-    values = []
-    for key, array in parts.items():
-        value = ir.Value(name=key, const_value=ir.tensor(array, name=key))
-        value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
-        model.graph.register_initializer(value)
-        values.append(value)
-    cast = ir.node("Cast", [values[0]], {"to": ir.DataType.FLOAT.value}, name=f"{name}.cast")
-    product = ir.node("Mul", [cast.outputs[0], values[1]], name=f"{name}.restore")
-    cast.outputs[0].name, product.outputs[0].name = f"{name}.codes", f"{name}.restored"
-    model.graph.insert_before(node, [cast, product])
-    node.replace_input_with(1, product.outputs[0])
-    if not weight.uses() and weight.name in model.graph.initializers:
-        del model.graph.initializers[weight.name]

@@ -4,13 +4,13 @@ Prices are measured (`placement: measured`, or a saved table), or estimated from
 not for telling milliseconds. The estimate's rates were read off ONNX Runtime's profile of YOLOv5n, YOLOX, CGNet and
 EfficientNet-Lite0: a depthwise Conv gains nothing in int8, SiLU costs the same in either, a border costs a pass over the tensor.
 
-A layer that stays float also keeps its weights at four bytes: that has its price too, or the largest layers would go first.
+A layer that stays float may keep its weights at four bytes: that has its price too, or the largest layers would go first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -49,6 +49,11 @@ class Prices:
     dequantize: Mapping[ir.Value, float]
     is_measured: bool = False
     needs: Mapping[Unit, Sequence[Unit]] = field(default_factory=dict)
+
+    def with_stored(self, units: Iterable[Unit]) -> Prices:
+        """The same where these units keep int8 weights in the file, whatever they compute in."""
+        free = {unit: (self.units[unit][0] - _weights_price(unit), self.units[unit][1]) for unit in units}
+        return replace(self, units={**self.units, **free})
 
     def of(self, int8: Iterable[Unit]) -> float:
         """Of a whole placement: the units that are INT8."""
@@ -144,7 +149,11 @@ def _size(value: ir.Value) -> float:
 def _with_weights(unit: Unit, pair: tuple[float, float]) -> tuple[float, float]:
     if unit.kind != "linear":
         return pair
-    return pair[0] + weights_of(unit.main).size * _WEIGHT / 1e6, pair[1]
+    return pair[0] + _weights_price(unit), pair[1]
+
+
+def _weights_price(unit: Unit) -> float:
+    return weights_of(unit.main).size * _WEIGHT / 1e6
 
 
 def _estimate(unit: Unit) -> tuple[float, float]:

@@ -13,8 +13,10 @@ from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.price import Prices
 from octavo.quantization.int8.sensitivity import noise_of
+from octavo.quantization.int8.stored import WORTH
 from octavo.quantization.int8.trade import Noise, Trade
 from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.weights import weights_of
 
 __all__ = ["Placing"]
 
@@ -22,6 +24,8 @@ __all__ = ["Placing"]
 _ALONE = 2
 # How much less noise than wanted placements are looked for: predictions are a little off.
 _BEYOND = 8.0
+# The share of the noise wanted that int8 weights of float layers may make together.
+_STORED = 0.1
 
 
 class Placing:
@@ -37,6 +41,7 @@ class Placing:
         self.draft, self.whole, self.prices = draft, whole, prices
         self.first = set(whole.int8)
         self.chained = draft.target.layout == "kernels"
+        self.stored: set[str] = set()
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -46,7 +51,7 @@ class Placing:
         if not self.prices.is_measured:
             return self.whole
         chosen = Trade(self.whole.reasons, self.prices, chained=self.chained).cheapest(0.0)
-        plan = self.draft.plan(self._given(chosen))
+        plan = self.draft.plan(self._given(chosen), self.stored)
         if not plan.codes:
             return self.whole
         self.first = chosen
@@ -55,6 +60,27 @@ class Placing:
     def alone(self, judge: Judge) -> Noise:
         """Noise of each rounding of `whole` alone."""
         return noise_of(self.draft.model, self.whole, judge, judge.samples[:_ALONE])
+
+    def store(self, alone: Noise, wanted: float) -> None:
+        """Have layers keep int8 weights in the file where they are float: as many as make little noise by that.
+
+        Args:
+            alone: noise of each rounding.
+            wanted: noise-to-signal ratio to come down to.
+        """
+        if not self.chained:
+            return
+        left, chosen = _STORED * wanted, []
+        for unit in sorted(
+            (unit for unit in self.whole.int8 if unit.name in alone.weights), key=lambda unit: alone.weights[unit.name]
+        ):
+            left -= alone.weights[unit.name]
+            if left < 0:
+                break
+            if unit.main.op_type != "MatMul" and weights_of(unit.main).size >= WORTH:
+                chosen.append(unit)
+        self.stored = {unit.main.name for unit in chosen}
+        self.prices = self.prices.with_stored(chosen)
 
     def repaired(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
         """The fastest placement that measures well enough, or else the one that measures best.
@@ -76,7 +102,7 @@ class Placing:
 
         def good(units: set[Unit]) -> bool:
             nonlocal best
-            plan = self.draft.plan(self._given(units, trade))
+            plan = self.draft.plan(self._given(units, trade), self.stored)
             if not plan.codes:
                 # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
                 return True
@@ -110,4 +136,6 @@ class Placing:
                 in_float, in_int8 = self.prices.units[unit]
                 own = f"{in_float:.3f} ms against {in_int8:.3f}" if in_float < in_int8 else "with the borders to its neighbours"
                 given[unit.main.name] = f"placement: float costs less here, {own}"
+            if unit.main.name in self.stored:
+                given[unit.main.name] += "; weights int8 in the file"
         return given

@@ -28,6 +28,7 @@ from octavo.quantization.int8.qoperator import as_qoperator
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.targets import target_of
+from octavo.quantization.int8.trade import Noise
 from octavo.quantization.int8.units import is_map, units_of
 from octavo.quantization.int8.ways import Way
 from octavo.quantization.select import select
@@ -103,9 +104,13 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
     placing = Placing(draft, whole, prices)
+    wanted = 10 ** (-bound / 10)
+    alone: Noise | None = None
+    if judge is not None:
+        alone = placing.alone(judge)
+        placing.store(alone, wanted)
     plan = placing.fastest()
     record: dict[str, object] = {}
-    alone: list[dict[str, object]] = []
     if judge is not None:
         record = {
             "chosen": chosen.label,
@@ -117,15 +122,14 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         if plan is not whole:
             noise = judge.judge(draft.written(plan, judge.heads))
             record["placed_db"] = db_of(noise)
-        each = placing.alone(judge)
-        alone = each.rows(whole.reasons)
         if recipe.repair and db_of(noise) < bound:
-            noise, plan = placing.repaired(plan, noise, judge, each, 10 ** (-bound / 10))
+            noise, plan = placing.repaired(plan, noise, judge, alone, wanted)
         record |= {"db": db_of(noise)}
     result = draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
-    return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs, alone)
+    rows = alone.rows(whole.reasons) if alone is not None else []
+    return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs, rows)
 
 
 def _made(model: ir.Model) -> list[ir.Value]:
