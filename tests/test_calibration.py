@@ -553,3 +553,8 @@ class TestCollector:
         )
         model = onnx.shape_inference.infer_shapes(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
         assert float_activations(ir.from_proto(model)) == ["x", "y"]
+
+
+def test_entropy_keeps_the_extremes_of_a_tensor_of_which_only_zeros_were_counted():
+    tensor = TensorStatistics(low=-1.0, high=8.0, counts=bin_counts(np.zeros(64, np.float32)), values=1 << 20)
+    assert tensor_range(tensor, "entropy") == (-1.0, 8.0)

@@ -150,6 +150,9 @@ def _entropy(tensor: TensorStatistics, _: float, resolution: int = 2048) -> tupl
     linear = np.zeros(resolution)
     kept = magnitudes > 0
     np.add.at(linear, np.minimum((magnitudes[kept] / top * resolution).astype(np.int64), resolution - 1), counts[kept])
+    if not linear.any():
+        # Nothing but zeros was counted of it: the extremes are all that is known.
+        return tensor.low, tensor.high
     # One-sided tensors spread 256 codes over the magnitudes, two-sided ones half of them.
     levels = 256 if tensor.low >= 0 or tensor.high <= 0 else 128
     divergence = _Divergence(linear, levels)
