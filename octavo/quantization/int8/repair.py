@@ -1,13 +1,14 @@
 """Which layers stay float although they could be INT8: those that are faster so, and those whose rounding costs too much.
 
 `Trade` predicts the placements worth having, from the fastest on; what each really leaves is measured on held-out images, and
-bisection finds the first of them that measures well enough. Between it and the one before, many layers may change at once: parts
-of these go back to INT8, those that save most for their noise first, as far as it still measures well enough.
+bisection finds the first of them that measures well enough. Predictions are a little off, so the next ones before it are measured,
+too.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import cache
 
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.judge import Judge
@@ -24,6 +25,8 @@ __all__ = ["Placing"]
 _ALONE = 2
 # How much less noise than wanted placements are looked for: predictions are a little off.
 _BEYOND = 8.0
+# How many placements before the first that measures well enough are tried as well.
+_BEFORE = 4
 # The share of the noise wanted that int8 weights of float layers may make together.
 _STORED = 0.1
 
@@ -100,9 +103,10 @@ class Placing:
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]
         best = (noise, start)
 
-        def good(units: set[Unit]) -> bool:
+        @cache
+        def good(place: int) -> bool:
             nonlocal best
-            plan = self.draft.plan(self._given(units, trade), self.stored)
+            plan = self.draft.plan(self._given(placements[place], trade), self.stored)
             if not plan.codes:
                 # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
                 return True
@@ -111,14 +115,11 @@ class Placing:
                 best = (measured, plan)
             return measured <= wanted
 
-        found = bisect_left(placements, True, key=good)
-        if found == len(placements) or best[0] > wanted:
-            return best
-        before, close = placements[found - 1] if found else self.first, placements[found]
-        parts = trade.parts(close, before - close)
-        wider = [close.union(*parts[:count]) for count in range(len(parts), 0, -1)]
-        # Widest first. One as wide as the placement before has been measured: it was not good.
-        bisect_left([units for units in wider if not units >= before], True, key=good)
+        found = bisect_left(range(len(placements)), True, key=good)
+        if best[0] <= wanted:
+            # From the closest on, so that the fastest comes last.
+            for place in reversed(range(max(0, found - _BEFORE), found)):
+                good(place)
         return best
 
     def _given(self, chosen: set[Unit], trade: Trade | None = None) -> dict[str, str]:

@@ -36,7 +36,7 @@ from octavo.quantization.select import select
 __all__ = ["Images", "quantize_static"]
 
 # `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
-POOLED, MAPS = 25.0, 21.0
+POOLED, MAPS = 25.0, 22.5
 # What `effort: high` asks of vectors beyond that.
 _MORE = 1.5
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
