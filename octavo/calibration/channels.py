@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
-__all__ = ["Channels", "channel_axis"]
+__all__ = ["Channels", "beyond", "channel_axis", "rounded"]
 
 # Sums are kept as integers in units of 2**-20, because floating-point addition depends on the order.
 _UNIT = 2.0**20
@@ -81,14 +81,24 @@ def _channels(sums: np.ndarray, low: np.ndarray, high: np.ndarray) -> Channels:
     if sums.dtype == np.float64:
         if not _within(sums):
             return Channels()
-        sums *= _UNIT
-        sums = np.rint(sums, out=sums).astype(np.int64)
+        sums = rounded(sums)
     elif not sums.size:
         return Channels()
     # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
     low += np.float32(0)
     high += np.float32(0)
     return Channels(sums, low, high)
+
+
+def rounded(sums: np.ndarray) -> np.ndarray:
+    """An image's sums, float64 and within the limit, as int64 in units of 2**-20; they are overwritten."""
+    sums *= _UNIT
+    return np.rint(sums, out=sums).astype(np.int64)
+
+
+def beyond(sums: np.ndarray) -> np.ndarray:
+    """Which of an image's sums are beyond the limit: channels that have no use for means."""
+    return np.abs(sums) > _LIMIT
 
 
 def _within(sums: np.ndarray) -> bool:

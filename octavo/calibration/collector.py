@@ -18,7 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.observed import Observed, observed
+from octavo.calibration.probes import Probes
 from octavo.calibration.statistics import Statistics
+from octavo.calibration.tally import Tally
 from octavo.calibration.tensor import TensorStatistics
 from octavo.errors import CalibrationError
 from octavo.runtime.memory import return_freed_blocks
@@ -30,7 +32,7 @@ __all__ = ["GROUP_BYTES", "collect"]
 # a session, and with that the last bits of the values (`octavo.runtime.tensors`): a constant, not a setting.
 GROUP_BYTES = 96 << 20
 # Freed blocks above this many bytes go back to the system: with large images, and with small ones.
-_LARGE, _SMALL = 1 << 20, 6 << 20
+_LARGE, _SMALL = 1 << 18, 6 << 20
 
 Feeds = dict[str, np.ndarray]
 Samples = Callable[[], Iterable[tuple[str, Feeds]]]
@@ -65,9 +67,9 @@ def collect(
     return_freed_blocks(_LARGE)
     chosen = observed(model) if tensors is None else Observed(tensors)
     batched = _batched_inputs(model)
-    opened = open_groups(
-        model, group_names(model, chosen.tensors, group_bytes), threads=lambda held: 1 if 2 * held <= group_bytes else 2
-    )
+    probes = Probes(chosen.axes, _batch_symbols(model, batched))
+    groups = group_names(model, chosen.tensors, group_bytes, size=probes.size)
+    opened = open_groups(model, groups, threads=lambda held: 1 if 2 * held <= group_bytes else 2, tap=probes)
     # The weights are in a file by the time the first session opens: held here as well, they would count twice.
     del model
     statistics = Statistics()
@@ -77,7 +79,7 @@ def collect(
         return_freed_blocks(_SMALL if fits else _LARGE)
         images = _Images(samples(), batched)
         statistics.tensors |= {name: TensorStatistics(axis=chosen.axes.get(name)) for name in group.names}
-        _pass(group, statistics, images, lanes or (2 if fits else 1))
+        _pass(group, probes.tally, statistics, images, lanes or (2 if fits else 1))
         if not images.taken:
             raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
     statistics.link(chosen.aliases)
@@ -120,7 +122,7 @@ class _Images:
             raise self._failures[min(self._failures)]
 
 
-def _pass(group: Group, statistics: Statistics, images: _Images, lanes: int) -> None:
+def _pass(group: Group, tally: Tally, statistics: Statistics, images: _Images, lanes: int) -> None:
     """Add one group of tensors over all images."""
     adding = threading.Lock()
 
@@ -131,8 +133,10 @@ def _pass(group: Group, statistics: Statistics, images: _Images, lanes: int) -> 
                 read = group.read(feeds)
                 # One lane at a time: two would only wait for the interpreter's lock, thousands of times an image.
                 with adding:
+                    tally.add(read, where)
                     for name in group.names:
-                        statistics.tensors[name].update(name, read.pop(name), where)
+                        if name not in tally.names:
+                            statistics.tensors[name].update(name, read.pop(name), where)
             except BaseException as error:
                 images.fail(place, error)
 
@@ -142,6 +146,7 @@ def _pass(group: Group, statistics: Statistics, images: _Images, lanes: int) -> 
         for other in others:
             other.result()
     images.check()
+    statistics.tensors |= tally.statistics()
 
 
 @contextmanager
@@ -165,6 +170,12 @@ def _batched_inputs(model: ir.Model) -> frozenset[str]:
         return frozenset()
     batch = images[0].shape[0]
     return frozenset(value.name or "" for value in inputs if value is images[0] or value.shape[0] == batch)
+
+
+def _batch_symbols(model: ir.Model, batched: frozenset[str]) -> frozenset[str]:
+    """The symbols of the batch dimension, which is 1 for a single image."""
+    firsts = [value.shape[0] for value in model.graph.inputs if value.name in batched]
+    return frozenset(first.value for first in firsts if not isinstance(first, int) and first.value is not None)
 
 
 def _single_images(samples: Iterable[tuple[str, Feeds]], batched: frozenset[str]) -> Iterator[tuple[str, Feeds]]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 
 from octavo.calibration.channels import Channels, channel_axis
-from octavo.calibration.histogram import BINS, add_counts, bin_counts, not_finite, stride
+from octavo.calibration.histogram import BINS, add_counts, stride
 from octavo.errors import CalibrationError
 
-__all__ = ["TensorStatistics"]
+__all__ = ["TensorStatistics", "refuse"]
 
 
 @dataclass
@@ -52,10 +53,7 @@ class TensorStatistics:
         known = channels is not None and channels.low.size > 0
         low, high = float((channels.low if known else value).min()), float((channels.high if known else value).max())
         if not math.isfinite(low) or not math.isfinite(high):
-            raise CalibrationError(
-                f"tensor {name!r} holds {not_finite(bin_counts(value))} NaN or infinite values on {where}",
-                "check the weights and `input:` (scale, mean, std) in params.yaml",
-            )
+            refuse(name, where)
         self._count(value)
         # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
         self.low, self.high = min(self.low, low) + 0.0, max(self.high, high) + 0.0
@@ -104,6 +102,14 @@ class TensorStatistics:
     def values_only(self) -> TensorStatistics:
         """The same values in another layout: everything but the channels; the histogram is shared, not copied."""
         return TensorStatistics(self.low, self.high, self.counts, self.values)
+
+
+def refuse(name: str, where: str) -> NoReturn:
+    """Raise for NaN and infinity in tensor `name` on the image `where`."""
+    raise CalibrationError(
+        f"tensor {name!r} holds NaN or infinite values on {where}",
+        "check the weights and `input:` (scale, mean, std) in params.yaml",
+    )
 
 
 def _both(one: Channels | None, other: Channels | None) -> Channels | None:

@@ -19,10 +19,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from octavo.errors import ModelRunError, OutputError
 from octavo.runtime.session import Session
 
-__all__ = ["Group", "float_activations", "group_names", "open_groups", "read_tensors"]
+__all__ = ["Group", "bytes_of", "float_activations", "group_names", "open_groups", "read_tensors"]
 
 # A tensor whose size the graph does not tell counts as this many bytes.
 _UNKNOWN = 8 << 20
+# Weights for whose memory it is worth looking through all objects of the process, which takes a tenth of a second.
+_LARGE = 16 << 20
 
 Sample = tuple[str, dict[str, np.ndarray]]
 
@@ -37,9 +39,8 @@ class Group:
 
     def __init__(self, values: Sequence[ir.Value], inputs: set[str]) -> None:
         self.names = [value.name or "" for value in values]
-        self.bytes = sum(_bytes(value) for value in values)
+        self.bytes = sum(bytes_of(value) for value in values)
         self._fed = [name for name in self.names if name in inputs]
-        self._computed = [name for name in self.names if name not in inputs]
         self._session: Session | None = None
 
     def open(self, session: Session) -> None:
@@ -49,13 +50,16 @@ class Group:
     def read(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once; several threads may.
 
+        Returns:
+            Tensor name to array, or what is put out in place of tensors (`open_groups`, `tap`).
+
         Raises:
             ModelRunError: the graph does not run.
         """
         tensors = {name: feeds[name] for name in self._fed}
         if self._session is not None:
-            tensors |= self._session.run(feeds, self._computed)
-        return {name: tensors[name] for name in self.names}
+            tensors |= self._session.run(feeds)
+        return tensors
 
     def close(self) -> None:
         """Let go of the session; what was read stays."""
@@ -74,8 +78,22 @@ def float_activations(model: ir.Model) -> list[str]:
     return [name for name in names if name is not None]
 
 
-def group_names(model: ir.Model, names: Sequence[str], group_bytes: int, *, what: str = "the graph") -> list[list[str]]:
+def group_names(
+    model: ir.Model,
+    names: Sequence[str],
+    group_bytes: int,
+    *,
+    size: Callable[[ir.Value], int] | None = None,
+    what: str = "the graph",
+) -> list[list[str]]:
     """Split tensors, in the order given, into groups whose sizes for one image stay below a bound where one tensor does.
+
+    Args:
+        model: the graph.
+        names: of tensors.
+        group_bytes: the bound.
+        size: bytes that are held of a tensor; all of it where None (`bytes_of`).
+        what: the graph's name for errors.
 
     Raises:
         ModelRunError: a name is not in the graph.
@@ -87,12 +105,12 @@ def group_names(model: ir.Model, names: Sequence[str], group_bytes: int, *, what
     groups: list[list[str]] = []
     total = 0
     for name in names:
-        size = _bytes(values[name])
-        if not groups or total + size > group_bytes:
+        held = (size or bytes_of)(values[name])
+        if not groups or total + held > group_bytes:
             groups.append([])
             total = 0
         groups[-1].append(name)
-        total += size
+        total += held
     return groups
 
 
@@ -102,6 +120,7 @@ def open_groups(
     *,
     optimization: str = "all",
     threads: int | Callable[[int], int] = 0,
+    tap: Callable[[ir.Model, Sequence[ir.Value]], Sequence[ir.Value]] | None = None,
     what: str = "the graph",
 ) -> Iterator[Group]:
     """Open one group after the other; the one before is closed once the next is asked for.
@@ -111,6 +130,7 @@ def open_groups(
         groups: names of tensors (`group_names`); graph inputs are allowed.
         optimization: ONNX Runtime's level; a tensor that is an output survives fusion.
         threads: intra-op threads, or how many by the group's `bytes`; 0 takes one a core.
+        tap: (a group's graph, its tensors that are no inputs) to what is put out in their place; it may add nodes.
         what: the graph's name for errors.
 
     Raises:
@@ -121,9 +141,11 @@ def open_groups(
         whole = Path(folder) / "model.onnx"
         # Weights in a file of their own are mapped by ONNX Runtime; inside the graph they would be held three times.
         _save(model, whole, external_data="weights")
-        # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
+        large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _LARGE
         del model
-        gc.collect()
+        if large:
+            # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
+            gc.collect()
         for group in groups:
             part = ir.load(whole)
             values = _values(part)
@@ -133,7 +155,7 @@ def open_groups(
             if computed:
                 # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
                 part.graph.outputs.clear()
-                part.graph.outputs.extend(computed)
+                part.graph.outputs.extend(tap(part, computed) if tap is not None else computed)
                 RemoveUnusedNodesPass()(part)
                 path = Path(folder) / "group.onnx"
                 _save(part, path)
@@ -193,7 +215,8 @@ def _values(model: ir.Model) -> dict[str, ir.Value]:
     return {name: value for name, value in values.items() if name}
 
 
-def _bytes(value: ir.Value) -> int:
+def bytes_of(value: ir.Value) -> int:
+    """A tensor's size for one image, as far as the graph tells."""
     if value.shape is None:
         return _UNKNOWN
     # A symbolic batch dimension is 1 here: images are read one at a time.
