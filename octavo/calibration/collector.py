@@ -69,7 +69,7 @@ def collect(
     batched = _batched_inputs(model)
     probes = Probes(chosen.axes, _batch_symbols(model, batched))
     groups = group_names(model, chosen.tensors, group_bytes, size=probes.size)
-    opened = open_groups(model, groups, threads=lambda held: 1 if 2 * held <= group_bytes else 2, tap=probes)
+    opened = open_groups(model, groups, threads=lambda held: 1 if 2 * held <= group_bytes else 2, tap=probes, held=probes.held)
     # The weights are in a file by the time the first session opens: held here as well, they would count twice.
     del model
     statistics = Statistics()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +35,11 @@ class Probed:
     counted: int
     axis: int | None = None
 
+    @property
+    def output(self) -> str:
+        """The float32 vector that tells of it: the least value of each channel, the largest ones, the sums, then what to count."""
+        return f"{self.name}.octavo.probe"
+
 
 class Tally:
     """Adds up what probes put out.
@@ -47,19 +51,10 @@ class Tally:
         names: of these tensors.
     """
 
-    # A float32 vector: of one tensor after the other the least value of each channel, its largest, its sum; then what to count.
-    OUTPUT: ClassVar = "octavo.probes"
-
     def __init__(self, probed: Sequence[Probed]) -> None:
         self._probed = list(probed)
         self.names = frozenset(one.name for one in probed)
         self._starts = np.cumsum([0, *(one.channels for one in probed)])
-        begins = np.cumsum([0, *(3 * one.channels + one.counted for one in probed)])
-        self._counted = [slice(end - one.counted, end) for one, end in zip(probed, begins[1:], strict=True)]
-        # Where the vector has the least values; the largest lie as many places further as there are channels.
-        sizes = np.array([one.channels for one in probed], np.intp)
-        first = np.repeat(begins[:-1] - self._starts[:-1], sizes) + np.arange(self._starts[-1])
-        self._places = [first + what * np.repeat(sizes, sizes) for what in range(3)]
         channels = int(self._starts[-1])
         self._low, self._high = np.full(channels, np.inf, np.float32), np.full(channels, -np.inf, np.float32)
         self._sums = np.zeros(channels, np.int64)
@@ -71,7 +66,7 @@ class Tally:
         """Add one image.
 
         Args:
-            read: `OUTPUT` and its vector, among others.
+            read: the vectors of `Probed.output`, among others.
             where: the image, for errors.
 
         Raises:
@@ -79,8 +74,11 @@ class Tally:
         """
         if not self._probed:
             return
-        whole = read[self.OUTPUT]
-        low, high, sums = (whole[places] for places in self._places)
+        found = [read[one.output] for one in self._probed]
+        low, high, sums = (
+            np.concatenate([one[place * kind.channels :][: kind.channels] for one, kind in zip(found, self._probed, strict=True)])
+            for place in range(3)
+        )
         # Extremes may pass NaN over, sums do not; those of finite values may exceed float32.
         bad = ~(np.isfinite(low) & np.isfinite(high)) | np.isnan(sums)
         if bad.any():
@@ -92,8 +90,8 @@ class Tally:
         self._sums += rounded(sums)
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
-        for counted, counts in zip(self._counted, self._counts, strict=True):
-            add_counts(whole[counted], counts)
+        for one, kind, counts in zip(found, self._probed, self._counts, strict=True):
+            add_counts(one[3 * kind.channels :], counts)
         self._images += 1
 
     def statistics(self) -> dict[str, TensorStatistics]:

@@ -34,12 +34,12 @@ class Group:
 
     Attributes:
         names: the tensors, in the order asked for.
-        bytes: their size for one image, as shape inference knows it.
+        bytes: what is held of them for one image.
     """
 
-    def __init__(self, values: Sequence[ir.Value], inputs: set[str]) -> None:
+    def __init__(self, values: Sequence[ir.Value], inputs: set[str], held: int) -> None:
         self.names = [value.name or "" for value in values]
-        self.bytes = sum(bytes_of(value) for value in values)
+        self.bytes = held
         self._fed = [name for name in self.names if name in inputs]
         self._session: Session | None = None
 
@@ -92,7 +92,7 @@ def group_names(
         model: the graph.
         names: of tensors.
         group_bytes: the bound.
-        size: bytes that are held of a tensor; all of it where None (`bytes_of`).
+        size: bytes that come out for a tensor of one image; all of it where None (`bytes_of`).
         what: the graph's name for errors.
 
     Raises:
@@ -105,12 +105,12 @@ def group_names(
     groups: list[list[str]] = []
     total = 0
     for name in names:
-        held = (size or bytes_of)(values[name])
-        if not groups or total + held > group_bytes:
+        out = (size or bytes_of)(values[name])
+        if not groups or total + out > group_bytes:
             groups.append([])
             total = 0
         groups[-1].append(name)
-        total += held
+        total += out
     return groups
 
 
@@ -121,6 +121,7 @@ def open_groups(
     optimization: str = "all",
     threads: int | Callable[[int], int] = 0,
     tap: Callable[[ir.Model, Sequence[ir.Value]], Sequence[ir.Value]] | None = None,
+    held: Callable[[ir.Value], int] | None = None,
     what: str = "the graph",
 ) -> Iterator[Group]:
     """Open one group after the other; the one before is closed once the next is asked for.
@@ -131,6 +132,7 @@ def open_groups(
         optimization: ONNX Runtime's level; a tensor that is an output survives fusion.
         threads: intra-op threads, or how many by the group's `bytes`; 0 takes one a core.
         tap: (a group's graph, its tensors that are no inputs) to what is put out in their place; it may add nodes.
+        held: bytes that a tensor of one image takes while it runs; all of it where None.
         what: the graph's name for errors.
 
     Raises:
@@ -151,7 +153,8 @@ def open_groups(
             values = _values(part)
             inputs = {value.name or "" for value in part.graph.inputs}
             computed = [values[name] for name in group if name not in inputs]
-            opened = Group([values[name] for name in group], inputs)
+            tensors = [values[name] for name in group]
+            opened = Group(tensors, inputs, sum(map(held or bytes_of, tensors)))
             if computed:
                 # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
                 part.graph.outputs.clear()
