@@ -24,7 +24,7 @@ __all__ = ["Group", "bytes_of", "float_activations", "group_names", "open_groups
 # A tensor whose size the graph does not tell counts as this many bytes.
 _UNKNOWN = 8 << 20
 # Weights for whose memory it is worth looking through all objects of the process, which takes a tenth of a second.
-_LARGE = 16 << 20
+_LARGE = 32 << 20
 
 Sample = tuple[str, dict[str, np.ndarray]]
 
