@@ -33,10 +33,11 @@ from octavo.quantization.int8.units import is_map, units_of
 from octavo.quantization.int8.ways import Way
 from octavo.quantization.select import select
 
-__all__ = ["Images", "quantize_static"]
+__all__ = ["Images", "fidelity_of", "quantize_static"]
 
-# `fidelity: auto`, in dB: heads that are one vector an image, and heads that are maps.
-POOLED, MAPS = 25.0, 22.5
+# `fidelity: auto`, in dB: heads that are one vector an image, heads that are maps of one size, and heads that are maps of several
+# sizes. Those are a detector's: single positions decide where a box ends, while a mask has many pixels for each of its decisions.
+POOLED, MAPS, SCALES = 25.0, 22.5, 24.0
 # What `effort: high` asks of vectors beyond that.
 _MORE = 1.5
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
@@ -86,7 +87,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 
-    bound = recipe.fidelity if recipe.fidelity != "auto" else _bound(maps, recipe.effort)
+    bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(heads, recipe.effort)
 
     observed = statistics
 
@@ -145,9 +146,13 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
     return CostTable.load(recipe.placement.removeprefix("table:"))
 
 
-def _bound(maps: bool, effort: str) -> float:
-    """What `fidelity: auto` comes to."""
-    return MAPS if maps else POOLED + (_MORE if effort == "high" else 0.0)
+def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
+    """What `fidelity: auto` comes to, in dB, for a network with these heads (`judge.heads_of`)."""
+    maps = [value for value in heads if is_map(value)]
+    if not maps:
+        return POOLED + (_MORE if effort == "high" else 0.0)
+    sizes = {tuple(map(str, value.shape[2:])) for value in maps if value.shape is not None}
+    return SCALES if len(sizes) > 1 else MAPS
 
 
 def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
