@@ -582,6 +582,13 @@ class TestCollector:
         assert (statistics.tensors["picked"].low, statistics.tensors["picked"].high) == (1, 2)
         assert "index" not in statistics.tensors
 
+    def test_an_input_in_a_group_of_its_own_behind_others(self):
+        model = inferred(small_network())
+        expected = collect(model, feeds(2))
+        found = collect(model, feeds(2), tensors=["stem.relu", "image"], group_bytes=1)
+        assert found.tensors["image"].values == expected.tensors["image"].values
+        assert found.tensors["stem.relu"].values == expected.tensors["stem.relu"].values
+
     def test_the_model_is_left_as_it_was(self):
         model = inferred(small_network())
         collect(model, feeds(1))

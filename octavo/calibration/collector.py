@@ -54,8 +54,8 @@ def collect(
             may hold several images; how they are batched and ordered does not show in the result.
         tensors: which tensors; those that can be quantized where None (`octavo.calibration.observed`).
         group_bytes: bound on the tensors of one image that are fetched at once.
-        lanes: images worked on at once; None: two where the processor has two cores and both images' tensors stay below
-            `group_bytes`. The result is the same.
+        lanes: images worked on at once; None: two where the processor has two cores and what is alive of both images' tensors
+            stays below `group_bytes`. The result is the same.
 
     Returns:
         Statistics without origin.
@@ -80,6 +80,8 @@ def collect(
         images = _Images(samples(), batched)
         statistics.tensors |= {name: TensorStatistics(axis=chosen.axes.get(name)) for name in group.names}
         _pass(group, probes.tally, statistics, images, lanes or (2 if fits else 1))
+        # A group of inputs alone lays no probes.
+        probes.tally = Tally([])
         if not images.taken:
             raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
     statistics.link(chosen.aliases)
