@@ -78,7 +78,8 @@ def collect(
         # Where an image's tensors are large its inference takes long enough to hide the page faults.
         return_freed_blocks(_SMALL if fits else _LARGE)
         images = _Images(samples(), batched)
-        statistics.tensors |= {name: TensorStatistics(axis=chosen.axes.get(name)) for name in group.names}
+        fetched = (name for name in group.names if name not in probes.tally.names)
+        statistics.tensors |= {name: TensorStatistics(axis=chosen.axes.get(name)) for name in fetched}
         _pass(group, probes.tally, statistics, images, lanes or (2 if fits else 1))
         # A group of inputs alone lays no probes.
         probes.tally = Tally([])

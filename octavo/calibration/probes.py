@@ -95,7 +95,7 @@ class Probes:
 
 
 def _lay(model: ir.Model, value: ir.Value, channel: int, step: int) -> ir.Value:
-    """A tensor's part of `Tally.OUTPUT`: one node at its end, so that all of it is computed while the tensor is in the cache."""
+    """The vector of `Probed.output`: one node at its end, so that all of it is computed while the tensor is in the cache."""
     axes = [axis for axis in range(len(value.shape)) if axis != channel]
     row = _added(model, ir.node("Reshape", [value, _constant(model, [-1])]))
     if step > 1:
