@@ -7,7 +7,6 @@ each, and added to the statistics one after the other, in any order, which is ex
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.calibration.tally import Tally
 from octavo.calibration.tensor import TensorStatistics
 from octavo.errors import CalibrationError
+from octavo.runtime.host import cores
 from octavo.runtime.memory import return_freed_blocks
 from octavo.runtime.tensors import Group, group_names, open_groups
 
@@ -74,7 +74,7 @@ def collect(
     del model
     statistics = Statistics()
     for group in opened:
-        fits = 2 * group.bytes <= group_bytes and (os.cpu_count() or 1) > 1
+        fits = 2 * group.bytes <= group_bytes and cores() > 1
         # Where an image's tensors are large its inference takes long enough to hide the page faults.
         return_freed_blocks(_SMALL if fits else _LARGE)
         images = _Images(samples(), batched)

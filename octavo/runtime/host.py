@@ -13,7 +13,7 @@ import onnxruntime
 
 from octavo.files import sha256_bytes
 
-__all__ = ["FEATURES", "cpu_features", "fingerprint", "has_vnni", "versions"]
+__all__ = ["FEATURES", "cores", "cpu_features", "fingerprint", "has_vnni", "versions"]
 
 # The instruction sets that decide which integer kernels run.
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
@@ -45,6 +45,11 @@ def has_vnni() -> bool:
     """
     x86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
     return not x86 or any(feature in cpu_features() for feature in ("avx512_vnni", "avx_vnni", "amx_int8"))
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache
@@ -82,7 +87,7 @@ def fingerprint() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "cpu": _cpuinfo().get("model name") or platform.processor() or platform.machine(),
         "cpu_family": "/".join(_cpuinfo().get(key, "?") for key in ("vendor_id", "cpu family", "model")),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "features": cpu_features(),
         "vnni": has_vnni(),
         "memory_gib": round(memory / 2**30),

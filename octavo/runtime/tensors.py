@@ -19,7 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from octavo.errors import ModelRunError, OutputError
 from octavo.runtime.session import Session
 
-__all__ = ["Group", "bytes_of", "float_activations", "group_names", "open_groups", "read_tensors"]
+__all__ = ["Group", "bytes_of", "float_activations", "group_names", "images_within", "open_groups", "read_tensors"]
 
 # A tensor whose size the graph does not tell counts as this many bytes.
 _UNKNOWN = 8 << 20
@@ -225,6 +225,12 @@ def bytes_of(value: ir.Value) -> int:
     # A symbolic batch dimension is 1 here: images are read one at a time.
     known = [dim for dim in value.shape[1:] if isinstance(dim, int)]
     return 4 * int(np.prod(known, dtype=np.int64)) if len(known) == max(0, len(value.shape) - 1) else _UNKNOWN
+
+
+def images_within(model: ir.Model, most: float, at_most: int) -> int:
+    """How many images to work on, 1 to `at_most`, so that the tensors that the graph makes of them stay within `most` bytes."""
+    image = sum(bytes_of(value) for node in model.graph for value in node.outputs)
+    return int(min(max(1, most // max(1, image)), at_most))
 
 
 def _is_float(value: ir.Value) -> bool:

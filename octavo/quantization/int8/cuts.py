@@ -8,7 +8,6 @@ does not, and scales and zero points are inputs with defaults.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,6 +20,7 @@ from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import CARRIERS
+from octavo.runtime.host import cores
 from octavo.runtime.session import Session
 
 __all__ = ["searched_scales"]
@@ -61,7 +61,7 @@ def searched_scales(model: ir.Model, plan: Plan, judge: Judge, fixed: Set[str] =
 
         return judge.noise(list(pool.map(heads, judge.samples)))
 
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(2, cores())) as pool:
         start = [noise(names, scales[names[0]]) for names in groups]
         found: dict[str, QParams] = {}
         for names, before in zip(groups, start, strict=True):

@@ -11,7 +11,6 @@ large images of the first layers, and cost a fraction of a whole run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,6 +28,7 @@ from octavo.quantization.int8.shifts import OwnShift, own_shifts
 from octavo.quantization.int8.specimens import shape_of
 from octavo.quantization.int8.trade import Noise
 from octavo.quantization.int8.units import CARRIERS, Unit
+from octavo.runtime.host import cores
 from octavo.runtime.session import Session
 
 __all__ = ["noise_of"]
@@ -37,6 +37,8 @@ _SWITCHES = "octavo.switches"
 _TENSOR, _LAYER = "tensor", "layer"
 # Stretches at most, and roundings that are worth a session of their own.
 _STRETCHES, _ROUNDINGS = 12, 16
+# Runs at once, each with tensors of its own in memory.
+_AT_ONCE = 4
 
 _Key = tuple[str, str]
 
@@ -72,17 +74,20 @@ def _noise(
     length = max(_ROUNDINGS, -(-len(ordered) // _STRETCHES))
     parts = [ordered[start : start + length] for start in range(0, len(ordered), length)]
     held = [dict(feeds) for feeds in samples]
-    # An image on each core: elementwise kernels gain little from a second thread.
-    with ThreadPoolExecutor(min(len(samples), os.cpu_count() or 1)) as pool:
+    # A rounding on each core: elementwise kernels gain little from a second thread.
+    with ThreadPoolExecutor(min(_AT_ONCE, cores())) as pool:
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             wanted = graph.border(following[0]) if following is not None else []
             made = [name for name in wanted if name not in held[0]]
             stretch = _Stretch(graph, part, held[0], made)
             heads = [name for name in judge.heads if name not in held[0]]
-            for key in part:
-                yield key, judge.noise(list(pool.map(partial(stretch.run, key, heads), held)))
+            yield from zip(part, pool.map(partial(_measured, stretch, heads, judge, held), part), strict=True)
             held = [stretch.run(None, made, values) for values in held] if made else held
             held = [{name: values[name] for name in wanted} for values in held]
+
+
+def _measured(stretch: _Stretch, heads: Sequence[str], judge: Judge, held: Sequence[Mapping[str, np.ndarray]], key: _Key) -> float:
+    return judge.noise([stretch.run(key, heads, values) for values in held])
 
 
 def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:
