@@ -24,7 +24,6 @@ from octavo.quantization.int8.price import Prices, estimated
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.sensitivity import noise_of
 from octavo.quantization.int8.shifts import own_shifts
-from octavo.quantization.int8.static import fidelity_of
 from octavo.quantization.int8.trade import Noise, Trade
 from octavo.quantization.int8.units import units_of
 
@@ -433,19 +432,3 @@ def test_heads_are_the_last_weights_and_each_channel_of_a_map_has_its_own_scale(
         for channel in range(4):
             error, signal = true[:, channel] - got[:, channel], true[:, channel]
             assert 10 * np.log10((signal**2).sum() / (error**2).sum()) > 28
-
-
-@pytest.mark.parametrize(
-    ("shapes", "effort", "expected"),
-    [
-        ([[1, 10]], "default", 25.0),
-        ([["n", 128, 1, 1]], "high", 26.5),
-        ([[1, 11, 45, 60]], "default", 22.5),
-        ([[1, 2, 90, 160], [1, 2, 90, 160]], "high", 22.5),
-        ([[1, 255, 80, 80], [1, 255, 40, 40]], "default", 24.0),
-        ([["n", 12, "h", "w"], ["n", 12, "h/2", "w/2"]], "default", 24.0),
-    ],
-)
-def test_detectors_are_held_to_more_than_masks_and_vectors_to_most(shapes, effort, expected):
-    heads = [ir.Value(name=str(place), shape=ir.Shape(shape)) for place, shape in enumerate(shapes)]
-    assert fidelity_of(heads, effort) == expected

@@ -20,6 +20,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.costs import CostTable
 from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
+from octavo.quantization.int8.fidelity import fidelity_of
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.measuring import measure
 from octavo.quantization.int8.placement import decisions_of
@@ -33,13 +34,8 @@ from octavo.quantization.int8.units import is_map, units_of
 from octavo.quantization.int8.ways import Way
 from octavo.quantization.select import select
 
-__all__ = ["Images", "fidelity_of", "quantize_static"]
+__all__ = ["Images", "quantize_static"]
 
-# `fidelity: auto`, in dB: heads that are one vector an image, heads that are maps of one size, and heads that are maps of several
-# sizes. Those are a detector's: single positions decide where a box ends, while a mask has many pixels for each of its decisions.
-POOLED, MAPS, SCALES = 25.0, 22.5, 24.0
-# What `effort: high` asks of vectors beyond that.
-_MORE = 1.5
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # The opset that brought 16-bit QuantizeLinear.
 SIXTEEN_BITS = 21
@@ -144,15 +140,6 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
     if recipe.placement == "measured":
         return measure(model, whole.int8) if measurable else None
     return CostTable.load(recipe.placement.removeprefix("table:"))
-
-
-def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
-    """What `fidelity: auto` comes to, in dB, for a network with these heads (`judge.heads_of`)."""
-    maps = [value for value in heads if is_map(value)]
-    if not maps:
-        return POOLED + (_MORE if effort == "high" else 0.0)
-    sizes = {tuple(map(str, value.shape[2:])) for value in maps if value.shape is not None}
-    return SCALES if len(sizes) > 1 else MAPS
 
 
 def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:

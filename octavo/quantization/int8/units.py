@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-__all__ = ["ACTIVATIONS", "CARRIERS", "COMBINERS", "Unit", "constant", "is_depthwise", "is_last_weighted", "is_map", "units_of"]
+__all__ = [
+    "ACTIVATIONS",
+    "CARRIERS",
+    "COMBINERS",
+    "Unit",
+    "constant",
+    "is_depthwise",
+    "is_last_weighted",
+    "is_map",
+    "is_weighted",
+    "units_of",
+]
 
 # Values pass through unchanged, so that input and output share one scale.
 CARRIERS = frozenset(
