@@ -46,8 +46,8 @@ $(READY): requirements/$(EXTRA).txt requirements/demo.txt requirements/bootstrap
 COMPILE = "$(VENV)/bin/uv" pip compile --native-tls --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header -q
 lock:
-	$(COMPILE) --extra cpu --extra torch --extra pipeline --extra benchmarks --extra dev pyproject.toml -o requirements/cpu.txt
-	$(COMPILE) --extra gpu --extra torch --extra pipeline --extra benchmarks --extra dev pyproject.toml -o requirements/gpu.txt
+	$(COMPILE) --extra cpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/cpu.txt
+	$(COMPILE) --extra gpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/gpu.txt
 	$(COMPILE) --no-deps requirements/demo.in -o requirements/demo.txt
 	$(COMPILE) requirements/bootstrap.in -o requirements/bootstrap.txt
 

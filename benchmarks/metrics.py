@@ -1,55 +1,14 @@
-"""What a network is worth, in numbers: AP, mIoU, ROC AUC; and how far its raw outputs are from FP32's."""
+"""What a network is worth, in numbers: mIoU, ROC AUC; and how far its raw outputs are from FP32's."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from faster_coco_eval import COCO, COCOeval_faster
 
 from octavo.runtime.noise import sqnr_db
 
-__all__ = ["ChannelNoise", "ConfusionMatrix", "average_precision", "verification_auc"]
-
-Truth = Sequence[Mapping[str, Any]]
-
-
-def average_precision(truth: Truth, found: Truth, images: Sequence[int]) -> dict[str, float]:
-    """COCO's AP over a set of images (https://cocodataset.org/#detection-eval), computed by faster-coco-eval.
-
-    Args:
-        truth: annotations, each with `image_id`, `category_id`, `bbox` [x, y, width, height] in pixels; `iscrowd` 0 where absent.
-        found: detections, each with `image_id`, `category_id`, `bbox` and `score`.
-        images: ids of the images that count.
-
-    Returns:
-        `ap` (IoU .50:.95, at most 100 detections an image) and `ap50`; 0 where nothing was found.
-    """
-    if not found:
-        return {"ap": 0.0, "ap50": 0.0}
-    annotations = [
-        {"iscrowd": 0, "area": float(item["bbox"][2] * item["bbox"][3]), **item, "id": place}
-        for place, item in enumerate(truth, start=1)
-    ]
-    categories = sorted({item["category_id"] for item in itertools.chain(truth, found)})
-    with contextlib.redirect_stdout(io.StringIO()):
-        expected = COCO(
-            {
-                "images": [{"id": image} for image in images],
-                "annotations": annotations,
-                "categories": [{"id": category, "name": str(category)} for category in categories],
-            }
-        )
-        judge = COCOeval_faster(expected, expected.loadRes(list(map(dict, found))), iouType="bbox", print_function=lambda *_: None)
-        judge.params.imgIds = list(images)
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
-    return {"ap": float(judge.stats[0]), "ap50": float(judge.stats[1])}
+__all__ = ["ChannelNoise", "ConfusionMatrix", "verification_auc"]
 
 
 class ConfusionMatrix:

@@ -16,7 +16,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-from detection import decode_nanodet, decode_yolov5, decode_yolox
 from octavo.errors import DataError, ParamsError
 from octavo.images.dataset import Item, open_set, refuse_overlap
 from octavo.images.decode import read_image
@@ -124,9 +123,9 @@ def _halves(format_: str, path: Path, border: float) -> tuple[ImageSet, ImageSet
     )
 
 
-def _detector(file: str, spec: dict[str, Any], decode: Callable, iou: float, *, asked: _Asked) -> Network:
+def _detector(file: str, spec: dict[str, Any], iou: float, *, asked: _Asked) -> Network:
     coco, block = asked.data / "coco", Input.model_validate(spec)
-    scorer = partial(Detection, coco / "instances.json", block, decode, iou)
+    scorer = partial(Detection, coco / "instances.json", block, iou)
     return Network(asked.name, asked.data / "models" / file, block, _halves("folder", coco / "images", 0.5), scorer)
 
 
@@ -157,9 +156,9 @@ _RFB = {"size": [240, 320], "resize": {"rule": "stretch", "antialias": False}, "
 
 # Preprocessing, outputs and NMS as the data folder's README states them.
 NETWORKS: dict[str, Callable[..., Network]] = {
-    "yolov5n": partial(_detector, "yolov5n.onnx", _letterbox(640), decode_yolov5, 0.65),
-    "yolox_nano": partial(_detector, "yolox_nano_416.onnx", _YOLOX, partial(decode_yolox, size=416), 0.65),
-    "nanodet_m": partial(_detector, "nanodet_m_320.onnx", _NANODET, partial(decode_nanodet, size=320), 0.6),
+    "yolov5n": partial(_detector, "yolov5n.onnx", _letterbox(640), 0.65),
+    "yolox_nano": partial(_detector, "yolox_nano_416.onnx", _YOLOX, 0.65),
+    "nanodet_m": partial(_detector, "nanodet_m_320.onnx", _NANODET, 0.6),
     "cgnet": partial(_road_scene, "cgnet_camvid.onnx", _CAMVID, partial(Segmentation, 11)),
     "twinlitenet": partial(
         _road_scene, "twinlitenet_bdd_360x640.onnx", _ROAD, partial(Segmentation, 11, output="drivable_area", road=3)

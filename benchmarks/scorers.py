@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import cv2
 import numpy as np
 from PIL import Image
 
-from detection import Boxes, Letterbox, detect, nms
-from metrics import ChannelNoise, ConfusionMatrix, average_precision, verification_auc
+from metrics import ChannelNoise, ConfusionMatrix, verification_auc
 from octavo.evidence.fidelity import cosine
 from octavo.images.dataset import Item
+from octavo.images.frame import Frame
+from octavo.params import grammar
 from octavo.params.grammar import Input
+from octavo.tasks.detection import FAMILIES, Boxes, Family, detect, family_of
+from octavo.tasks.detection.ap import average_precision
+from octavo.tasks.detection.boxes import suppressed
 
 __all__ = ["Classification", "Detection", "Embedding", "Faces", "Scorer", "Segmentation"]
 
@@ -81,32 +85,34 @@ class Detection(Scorer):
     Args:
         annotations: COCO's instances file of the photos.
         spec: the network's preprocessing.
-        decode: outputs to boxes.
         iou: the threshold of NMS.
     """
 
     metric = "ap"
 
-    def __init__(self, annotations: Path, spec: Input, decode: Callable[[Outputs], Boxes], iou: float) -> None:
+    def __init__(self, annotations: Path, spec: Input, iou: float) -> None:
         super().__init__()
         table = json.loads(annotations.read_text(encoding="utf-8"))
         self.images = {entry["file_name"]: entry for entry in table["images"]}
         self.annotations = table["annotations"]
-        self.spec, self.decode, self.iou = spec, decode, iou
+        self.spec, self.asked = spec, grammar.Detection(name="detection", iou=iou)
+        self.family: Family | None = None
         self.seen: list[int] = []
         self.found: list[dict] = []
 
-    def score(self, item: Item, reference: Outputs, outputs: Outputs) -> None:  # noqa: ARG002
+    def score(self, item: Item, reference: Outputs, outputs: Outputs) -> None:
         """One photo's detections."""
         photo = self.images[item.path.name]
-        box = Letterbox.of(photo["height"], photo["width"], self.spec)
+        frame = Frame.of(photo["height"], photo["width"], self.spec)
+        self.family = self.family or family_of(reference, frame.input)
         self.seen.append(photo["id"])
-        self.found += detect(self.decode(outputs), self.iou, box, photo["id"])
+        self.found += _rows(detect(outputs, self.family, frame, self.asked), photo["id"])
 
     def task(self) -> dict[str, float]:
         """`ap`, `ap50`."""
         seen = set(self.seen)
-        return average_precision([entry for entry in self.annotations if entry["image_id"] in seen], self.found, self.seen)
+        truth = [entry for entry in self.annotations if entry["image_id"] in seen]
+        return _both(average_precision(truth, self.found, self.seen).figures)
 
 
 class Segmentation(Scorer):
@@ -187,24 +193,14 @@ class Faces(Scorer):
 
     def __init__(self, size: tuple[int, int], sure: float = 0.7) -> None:
         super().__init__()
-        self.scale = np.array([size[1], size[0], size[1], size[0]], np.float32)
+        self.size = size
         self.sure = sure
         self.truth: list[dict] = []
         self.found: list[dict] = []
         self.photos: list[bool] = []
 
     def _faces(self, outputs: Outputs, score: float) -> list[dict]:
-        boxes = Boxes(outputs["boxes"][0] * self.scale, outputs["scores"][0][:, 1:])
-        xyxy, scores, _ = nms(boxes, 0.3, score=score)
-        return [
-            {
-                "image_id": len(self.photos),
-                "category_id": 0,
-                "bbox": [*b[:2].tolist(), *(b[2:] - b[:2]).tolist()],
-                "score": float(s),
-            }
-            for b, s in zip(xyxy, scores, strict=True)
-        ]
+        return _rows(suppressed(FAMILIES["ssd"].decode(outputs, self.size, score), 0.3, 300), len(self.photos))
 
     def score(self, item: Item, reference: Outputs, outputs: Outputs) -> None:  # noqa: ARG002
         """One photo's faces."""
@@ -217,4 +213,18 @@ class Faces(Scorer):
 
     def task(self) -> dict[str, float]:
         """`ap` and `ap50` against FP32's faces, `photos`: share with a face."""
-        return average_precision(self.truth, self.found, range(len(self.photos))) | {"photos": float(np.mean(self.photos))}
+        figures = _both(average_precision(self.truth, self.found, range(len(self.photos))).figures)
+        return figures | {"photos": float(np.mean(self.photos))}
+
+
+def _both(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: figures[name] for name in ("ap", "ap50")}
+
+
+def _rows(boxes: Boxes, image: int) -> list[dict]:
+    """Boxes as COCO has detections; a class is the category of its index."""
+    xywh = np.concatenate([boxes.xyxy[:, :2], boxes.xyxy[:, 2:] - boxes.xyxy[:, :2]], axis=1)
+    return [
+        {"image_id": image, "category_id": int(kind), "bbox": box, "score": float(score)}
+        for box, score, kind in zip(xywh.tolist(), boxes.scores, boxes.classes, strict=True)
+    ]

@@ -14,103 +14,13 @@ from conftest import CLASSES, ROOT, small_network, write_images
 from PIL import Image
 
 import peers
-from detection import Boxes, Letterbox, decode_nanodet, decode_yolov5, decode_yolox, nms
 from measure import FP32, judge
-from metrics import ChannelNoise, ConfusionMatrix, average_precision, verification_auc
+from metrics import ChannelNoise, ConfusionMatrix, verification_auc
 from networks import NETWORKS, Network, network
 from octavo.errors import DataError, ParamsError
 from octavo.images.dataset import Item
-from octavo.images.preprocess import preprocess
 from octavo.params.grammar import ImageSet, Input
 from scorers import Classification, Faces, Segmentation
-
-BOXES = [[10.0, 20.0, 100.0, 50.0], [200.0, 40.0, 30.0, 60.0]]
-
-
-def annotated(score: float | None = None, shift: float = 0.0) -> list[dict]:
-    found = []
-    for image in (1, 2):
-        for category, (x, y, width, height) in enumerate(BOXES):
-            box = {"image_id": image, "category_id": category, "bbox": [x + shift, y, width, height]}
-            found.append(box if score is None else box | {"score": score})
-    return found
-
-
-def test_ap_of_perfect_detections_is_one_and_of_none_zero():
-    assert average_precision(annotated(), annotated(0.9), [1, 2]) == {"ap": pytest.approx(1), "ap50": pytest.approx(1)}
-    assert average_precision(annotated(), [], [1, 2]) == {"ap": 0, "ap50": 0}
-    wrong_class = [box | {"category_id": 1 - box["category_id"]} for box in annotated(0.9)]
-    assert average_precision(annotated(), wrong_class, [1, 2])["ap"] == pytest.approx(0)
-
-
-def test_ap_counts_missed_images_and_loose_boxes():
-    one_image = [box for box in annotated(0.9) if box["image_id"] == 1]
-    # Every second box found at precision 1: the interpolated curve covers recalls 0, .01 ... .5, which is 51 of 101 points.
-    assert average_precision(annotated(), one_image, [1, 2])["ap"] == pytest.approx(51 / 101)
-    shifted = average_precision(annotated(), annotated(0.9, shift=6.0), [1, 2])
-    # IoU 94/106 = .887 and 24/36 = .667: of the ten thresholds .5 ... .95 the first passes 8, the second 4.
-    assert shifted == {"ap": pytest.approx((0.8 + 0.4) / 2), "ap50": pytest.approx(1)}
-
-
-@pytest.mark.parametrize("align", ["centre", "top-left"])
-def test_letterbox_maps_boxes_back_to_the_photo(align):
-    spec = Input.model_validate(
-        {"size": [416, 416], "resize": {"rule": "letterbox", "antialias": False, "align": align, "pad": 0}, "scale": 1}
-    )
-    photo = np.zeros((333, 500, 3), np.uint8)
-    photo[100:200, 250:450] = 255
-    rows, columns = np.nonzero(preprocess(photo, spec)[0, 0] > 127)
-    seen = np.array([[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]], float)
-    back = Letterbox.of(333, 500, spec).back(seen)
-    assert np.abs(back - [[250, 100, 450, 200]]).max() < 1
-    assert Letterbox.of(333, 500, spec).back(np.array([[-50.0, -50.0, 999.0, 999.0]])).tolist() == [[0, 0, 500, 333]]
-
-
-def test_yolox_is_decoded_on_its_grid():
-    rows = np.zeros((1, 16 + 4 + 1, 7), np.float32)
-    # A 32-pixel input has 4x4 cells of stride 8, 2x2 of 16, one of 32. Cell (row 2, column 1) of the first, (1, 0) of the second.
-    rows[0, 2 * 4 + 1] = [0.5, 0.25, np.log(2), np.log(3), 0.5, 0.0, 0.8]
-    rows[0, 16 + 1 * 2 + 0] = [0.5, 0.5, 0.0, 0.0, 1.0, 1.0, 0.0]
-    boxes = decode_yolox({"output": rows}, size=32)
-    # centre ((1 + .5) * 8, (2 + .25) * 8) = (12, 18), size (16, 24)
-    assert boxes.xyxy[9] == pytest.approx([4, 6, 20, 30], abs=1e-5)
-    assert boxes.scores[9] == pytest.approx([0, 0.4])
-    # centre (8, 24), size (16, 16)
-    assert boxes.xyxy[18] == pytest.approx([0, 16, 16, 32])
-
-
-def test_yolov5_rows_are_corners_and_products_of_scores():
-    boxes = decode_yolov5({"output0": np.array([[[50, 40, 20, 10, 0.5, 0.2, 0.8]]], np.float32)})
-    assert boxes.xyxy.tolist() == [[40, 35, 60, 45]]
-    assert boxes.scores[0] == pytest.approx([0.1, 0.4])
-
-
-def test_nanodet_outputs_are_told_apart_by_shape_and_decoded():
-    size, strides, classes = 32, (8, 16, 32), 3
-    outputs = {}
-    for place, side in enumerate((1, 4, 2)):
-        # Names say nothing: as in the real file, scores and distances of the strides come in any order.
-        outputs[f"bbox_pred{place}"] = np.full((side * side, classes), side / 10, np.float32)
-        outputs[f"cls_score{place}"] = np.zeros((side * side, 32), np.float32)
-    outputs["cls_score1"][5] = np.where(np.arange(32) % 8 == 2, 100.0, 0.0)
-    boxes = decode_nanodet(outputs, size, strides, classes=classes)
-    assert boxes.scores[:, 0] == pytest.approx([0.4] * 16 + [0.2] * 4 + [0.1])
-    # Cell (row 1, column 1) of stride 8: centre (12, 12), all four distances 2 * 8.
-    assert boxes.xyxy[5] == pytest.approx([-4, -4, 28, 28])
-    # Equal weights expect 3.5 bins.
-    assert boxes.xyxy[20] == pytest.approx([16 - 3.5 * 32] * 2 + [16 + 3.5 * 32] * 2)
-
-
-def test_nms_is_class_wise_and_sorted():
-    near = np.array([[0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]], np.float32)
-    scores = np.array([[0.9, 0.3], [0.8, 0.0], [0.0, 0.95]], np.float32)
-    xyxy, kept, classes = nms(Boxes(near, scores), 0.5)
-    # The second box gives way to the first of its class; the first comes back under the other class.
-    assert classes.tolist() == [1, 0, 1]
-    assert kept == pytest.approx([0.95, 0.9, 0.3])
-    assert xyxy[0].tolist() == [50, 50, 60, 60]
-    assert len(nms(Boxes(near, scores), 0.5, most=1)[0]) == 1
-    assert len(nms(Boxes(near * np.nan, scores * np.nan), 0.5)[0]) == 0
 
 
 def test_mean_iou_by_hand_with_void():

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from octavo.errors import DataError
+from octavo.images.frame import Frame
 from octavo.params.grammar import Input, Resize
 
 __all__ = ["preprocess"]
@@ -40,10 +40,8 @@ def preprocess(image: np.ndarray, spec: Input) -> np.ndarray:
     Raises:
         DataError: the image is smaller than the crop and nothing in the spec resizes it.
     """
-    height, width = spec.size
-    image = _resize(image, spec.resize, height, width)
-    if spec.crop == "center":
-        image = _center_crop(image, height, width)
+    frame = Frame.of(*image.shape[:2], spec)
+    image = _placed(_resample(image, *frame.inner, spec.resize), frame, spec.resize.pad)
     if spec.colour == "gray":
         image = np.asarray(Image.fromarray(image).convert("L"))[:, :, None]
     elif spec.colour == "bgr":
@@ -58,24 +56,15 @@ def preprocess(image: np.ndarray, spec: Input) -> np.ndarray:
     return np.ascontiguousarray(tensor[None])
 
 
-def _resize(image: np.ndarray, rule: Resize, height: int, width: int) -> np.ndarray:
-    if rule.rule == "none":
+def _placed(image: np.ndarray, frame: Frame, pad: int) -> np.ndarray:
+    """The resized image cropped, or on a canvas of one grey level."""
+    (top, left), (height, width) = frame.offset, frame.input
+    if image.shape[:2] == (height, width):
         return image
-    if rule.rule == "stretch":
-        return _resample(image, height, width, rule)
-    rows, columns = image.shape[:2]
-    if rule.rule == "shorter":
-        # torchvision.transforms.Resize(int): the longer side is truncated, not rounded.
-        short = rule.to or min(height, width)
-        if rows <= columns:
-            return _resample(image, short, int(short * columns / rows), rule)
-        return _resample(image, int(short * rows / columns), short, rule)
-    factor = min(height / rows, width / columns)
-    inner_rows, inner_columns = max(1, round(rows * factor)), max(1, round(columns * factor))
-    inner = _resample(image, inner_rows, inner_columns, rule)
-    top, left = (0, 0) if rule.align == "top-left" else ((height - inner_rows) // 2, (width - inner_columns) // 2)
-    canvas = np.full((height, width, 3), rule.pad, np.uint8)
-    canvas[top : top + inner_rows, left : left + inner_columns] = inner
+    if image.shape[0] >= height and image.shape[1] >= width:
+        return image[-top : height - top, -left : width - left]
+    canvas = np.full((height, width, 3), pad, np.uint8)
+    canvas[top : top + image.shape[0], left : left + image.shape[1]] = image
     return canvas
 
 
@@ -85,15 +74,3 @@ def _resample(image: np.ndarray, height: int, width: int, rule: Resize) -> np.nd
     if rule.antialias:
         return np.asarray(Image.fromarray(image).resize((width, height), PILLOW[rule.resample]))
     return cv2.resize(image, (width, height), interpolation=OPENCV[rule.resample])
-
-
-def _center_crop(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    rows, columns = image.shape[:2]
-    if rows < height or columns < width:
-        raise DataError(
-            f"an image of {rows}x{columns} pixels is smaller than the crop of {height}x{width}",
-            "use `input.resize: {rule: shorter, to: ...}`, `stretch` or `letterbox`",
-        )
-    # torchvision.transforms.CenterCrop rounds half to even.
-    top, left = round((rows - height) / 2.0), round((columns - width) / 2.0)
-    return image[top : top + height, left : left + width]

@@ -1,0 +1,78 @@
+"""Detection: from a detector's raw outputs to boxes on the photo. A family of detectors is one module and one line here."""
+
+from __future__ import annotations
+
+from octavo.errors import DataError
+from octavo.images.frame import Frame
+from octavo.params.grammar import Detection
+from octavo.tasks.detection import efficientnms, nanodet, rtdetr, ssd, torchvision, yolov5, yolov8, yolov10, yolox
+from octavo.tasks.detection.boxes import Boxes, suppressed
+from octavo.tasks.detection.family import Family, Outputs, Size
+
+__all__ = ["FAMILIES", "Boxes", "Family", "detect", "family_of"]
+
+# The first that fits is taken: layouts that follow from the input's size come before those of any number of rows.
+FAMILIES = {
+    family.name: family
+    for family in (
+        efficientnms.FAMILY,
+        torchvision.FAMILY,
+        nanodet.FAMILY,
+        yolov5.FAMILY,
+        yolov8.FAMILY,
+        yolox.FAMILY,
+        yolox.DECODED,
+        yolov10.FAMILY,
+        rtdetr.FAMILY,
+        ssd.FAMILY,
+    )
+}
+
+
+def family_of(outputs: Outputs, size: Size, asked: str = "auto") -> Family:
+    """The family that one image's outputs are read as.
+
+    Args:
+        outputs: of the FP32 graph, on one image.
+        size: (rows, columns) of the network's input.
+        asked: `task.decoder`: a key of `FAMILIES`, or `auto` for the first that fits.
+
+    Raises:
+        DataError: there is no such family, it does not fit, or none does; the message has the shapes found.
+    """
+    fitting = [family for family in FAMILIES.values() if family.fits(outputs, size)]
+    if asked == "auto":
+        if fitting:
+            return fitting[0]
+        known = "".join(f"\n  {family.name}: {family.layout}" for family in FAMILIES.values())
+        raise DataError(
+            f"these outputs are of no known family of detectors: {_shapes(outputs, size)}; known:{known}",
+            "export the graph in one of these layouts, or add a family (octavo/tasks/detection)",
+        )
+    if asked not in FAMILIES:
+        raise DataError(f"there is no detector family {asked!r}", f"use `task.decoder: auto`, or one of: {', '.join(FAMILIES)}")
+    if FAMILIES[asked] in fitting:
+        return FAMILIES[asked]
+    raise DataError(
+        f"`task.decoder: {asked}` reads {FAMILIES[asked].layout}; the graph puts out {_shapes(outputs, size)}",
+        f"use {' or '.join(family.name for family in fitting)}, which would fit, or auto" if fitting else "check the export",
+    )
+
+
+def detect(outputs: Outputs, family: Family, frame: Frame, task: Detection) -> Boxes:
+    """Boxes on the photo, by falling score.
+
+    Args:
+        outputs: one image's.
+        family: what they are read as.
+        frame: where the photo lay in the input.
+        task: score, IoU and number of boxes to keep.
+    """
+    found = family.decode(outputs, frame.input, task.score)
+    kept = suppressed(found, task.iou, task.max_detections) if family.overlaps else found.best(task.max_detections)
+    return kept.on_photo(frame)
+
+
+def _shapes(outputs: Outputs, size: Size) -> str:
+    found = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in outputs.items())
+    return f"{found} for an input of {size[0]}x{size[1]}"

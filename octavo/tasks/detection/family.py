@@ -1,0 +1,63 @@
+"""What a family of detectors is: how its outputs look, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.tasks.detection.boxes import Boxes
+
+__all__ = ["Family", "Outputs", "Size", "cells", "centres", "only", "sigmoid"]
+
+Outputs = Mapping[str, np.ndarray]
+# (rows, columns) of the network's input, in pixels.
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to write boxes into a graph's outputs.
+
+    Attributes:
+        name: `task.decoder` in params.yaml.
+        networks: which networks are exported like this.
+        layout: what the outputs look like, for messages; `c` is the number of classes.
+        fits: whether one image's outputs look like that.
+        decode: one image's outputs to boxes in input pixels whose score is above a least one.
+        overlaps: whether boxes overlap, so that they need suppression.
+    """
+
+    name: str
+    networks: str
+    layout: str
+    fits: Callable[[Outputs, Size], bool]
+    decode: Callable[[Outputs, Size, float], Boxes]
+    overlaps: bool = True
+
+
+def only(outputs: Outputs, rank: int) -> np.ndarray | None:
+    """The one output of this rank, batch dimension 1; None where there is none or several."""
+    found = [value for value in outputs.values() if value.ndim == rank and value.shape[0] == 1]
+    return found[0] if len(found) == 1 else None
+
+
+def cells(size: Size, strides: Sequence[int]) -> int:
+    """How many cells grids of these strides have in all; a grid covers the whole input."""
+    return sum(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides)
+
+
+def centres(size: Size, strides: Sequence[int], shift: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of every cell, stride by stride, row by row: its place (x, y) plus `shift`, in cells, n x 2; and its stride, n x 1."""
+    grids, steps = [], []
+    for stride in strides:
+        y, x = np.mgrid[: -(-size[0] // stride), : -(-size[1] // stride)]
+        grids.append(np.stack([x.ravel(), y.ravel()], axis=1) + shift)
+        steps.append(np.full((x.size, 1), stride))
+    return np.concatenate(grids).astype(np.float64), np.concatenate(steps).astype(np.float64)
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), without overflow, float64."""
+    return 1 / (1 + np.exp(-np.clip(values.astype(np.float64), -60, 60)))

@@ -1,0 +1,39 @@
+"""Detectors of torchvision (Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS): boxes, labels and scores, suppressed by the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.tasks.detection.boxes import Boxes
+from octavo.tasks.detection.family import Family, Outputs, Size
+
+__all__ = ["FAMILY"]
+
+
+def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """(boxes, labels, scores), told apart by rank and type; None where they are others."""
+    boxes = [value for value in outputs.values() if value.ndim == 2 and value.shape[1] == 4]
+    labels = [value for value in outputs.values() if value.ndim == 1 and np.issubdtype(value.dtype, np.integer)]
+    scores = [value for value in outputs.values() if value.ndim == 1 and np.issubdtype(value.dtype, np.floating)]
+    if len(boxes) != 1 or len(labels) != 1 or len(scores) != 1 or not len(boxes[0]) == len(labels[0]) == len(scores[0]):
+        return None
+    return boxes[0], labels[0], scores[0]
+
+
+def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
+    return _parts(outputs) is not None
+
+
+def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001
+    boxes, labels, scores = _parts(outputs)
+    return Boxes.of(boxes, scores, labels).taken(np.nan_to_num(scores, nan=0.0) > least)
+
+
+FAMILY = Family(
+    name="torchvision",
+    networks="Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS of torchvision",
+    layout="k x 4 boxes (corners, pixels of the input), k labels (integers, 0 is the background), k scores",
+    fits=_fits,
+    decode=_decode,
+    overlaps=False,
+)

@@ -1,0 +1,255 @@
+"""From raw outputs to boxes on the photo: every family by hand, which family outputs are of, suppression, AP."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import DataError
+from octavo.images.frame import Frame
+from octavo.images.preprocess import preprocess
+from octavo.params.grammar import Detection, Input
+from octavo.tasks.detection import FAMILIES, Boxes, detect, family_of
+from octavo.tasks.detection.ap import average_precision
+from octavo.tasks.detection.boxes import suppressed
+
+TASK = Detection(name="detection", score=0.05, iou=0.5)
+BOXES = [[10.0, 20.0, 100.0, 50.0], [200.0, 40.0, 30.0, 60.0]]
+SMALL = (32, 32)
+
+
+def spec(rule: str = "letterbox", size: tuple[int, int] = (416, 416), **resize) -> Input:
+    crop = "center" if rule in ("shorter", "none") else "none"
+    return Input.model_validate({"size": size, "resize": {"rule": rule, "antialias": False, **resize}, "crop": crop, "scale": 1})
+
+
+def decoded(name: str, outputs: dict[str, np.ndarray], size: tuple[int, int] = SMALL) -> Boxes:
+    assert FAMILIES[name].fits(outputs, size)
+    return FAMILIES[name].decode(outputs, size, TASK.score)
+
+
+class TestFrame:
+    @pytest.mark.parametrize(
+        ("rule", "resize"),
+        [("letterbox", {}), ("letterbox", {"align": "top-left"}), ("stretch", {}), ("shorter", {"to": 450}), ("none", {})],
+    )
+    def test_what_preprocessing_shows_is_mapped_back_to_the_photo(self, rule, resize):
+        asked = spec(rule, pad=0, **resize) if rule == "letterbox" else spec(rule, **resize)
+        photo = np.zeros((533, 700, 3), np.uint8)
+        photo[200:300, 300:500] = 255
+        rows, columns = np.nonzero(preprocess(photo, asked)[0, 0] > 127)
+        seen = np.array([[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]], float)
+        assert np.abs(Frame.of(533, 700, asked).back(seen) - [[300, 200, 500, 300]]).max() < 1.5
+
+    def test_boxes_beyond_the_photo_are_clipped_to_it(self):
+        assert Frame.of(333, 500, spec()).back(np.array([[-50.0, -50.0, 999.0, 999.0]])).tolist() == [[0, 0, 500, 333]]
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        photo=st.tuples(st.integers(1, 3000), st.integers(1, 3000)),
+        size=st.tuples(st.integers(8, 1280), st.integers(8, 1280)),
+        rule=st.sampled_from(["letterbox", "stretch", "shorter"]),
+        align=st.sampled_from(["centre", "top-left"]),
+        corners=st.tuples(*[st.floats(0, 1)] * 4),
+    )
+    def test_forth_and_back_is_exact_whatever_the_sizes(self, photo, size, rule, align, corners):
+        resize = {"to": max(size)} if rule == "shorter" else ({"align": align} if rule == "letterbox" else {})
+        frame = Frame.of(*photo, spec(rule, size, **resize))
+        box = np.array([corners]) * np.tile(photo[::-1], 2)
+        assert np.allclose(frame.back(frame.forth(box)), box, rtol=0, atol=1e-6 * max(photo))
+        inside = frame.forth(np.array([[0, 0, *photo[::-1]]], float))[0]
+        if rule != "shorter":
+            # The whole photo lies in the input, and fills one side of it at least.
+            assert (inside[:2] >= 0).all()
+            assert inside[2] <= size[1] + 1e-6
+            assert inside[3] <= size[0] + 1e-6
+            assert abs(inside[2] - inside[0] - size[1]) < 1e-6 or abs(inside[3] - inside[1] - size[0]) < 1e-6
+        else:
+            assert (inside[:2] <= 0).all()
+            assert inside[2] >= size[1] - 1e-6
+            assert inside[3] >= size[0] - 1e-6
+
+
+class TestFamilies:
+    def test_yolox_is_decoded_on_its_grid(self):
+        rows = np.zeros((1, 16 + 4 + 1, 7), np.float32)
+        # 32 pixels have 4x4 cells of stride 8, 2x2 of 16, one of 32. Cell (row 2, column 1) of the first, (1, 0) of the second.
+        rows[0, 2 * 4 + 1] = [0.5, 0.25, np.log(2), np.log(3), 0.5, 0.0, 0.8]
+        rows[0, 16 + 1 * 2 + 0] = [0.5, 0.5, 0.0, 0.0, 1.0, 1.0, 0.0]
+        boxes = decoded("yolox", {"output": rows})
+        # centre ((1 + .5) * 8, (2 + .25) * 8) = (12, 18), size (16, 24); centre (8, 24), size (16, 16)
+        assert boxes.xyxy == pytest.approx(np.array([[4, 6, 20, 30], [0, 16, 16, 32]]), abs=1e-5)
+        assert boxes.scores == pytest.approx([0.4, 1.0])
+        assert boxes.classes.tolist() == [1, 0]
+        # The same boxes in pixels are the other family's, and come out alike.
+        rows[0, 9, :4], rows[0, 18, :4] = [12, 18, 16, 24], [8, 24, 16, 16]
+        assert not FAMILIES["yolox"].fits({"output": rows}, SMALL)
+        assert decoded("yolox-decoded", {"output": rows}).xyxy == pytest.approx(boxes.xyxy, abs=1e-5)
+
+    def test_yolov5_rows_are_corners_and_products_of_scores(self):
+        rows = np.zeros((1, 3 * 21, 7), np.float32)
+        rows[0, 5] = [50, 40, 20, 10, 0.5, 0.2, 0.8]
+        # Exports with the undecoded heads beside the rows are the same family.
+        boxes = decoded("yolov5", {"output0": rows, "raw": np.zeros((1, 3, 4, 4, 7), np.float32)})
+        assert boxes.xyxy.tolist() == [[40, 35, 60, 45]] * 2
+        assert boxes.scores == pytest.approx([0.1, 0.4])
+
+    def test_yolov8_has_channels_before_cells_and_no_objectness(self):
+        rows = np.zeros((1, 6, 21), np.float32)
+        rows[0, :, 7] = [16, 10, 8, 4, 0.0, 0.9]
+        boxes = decoded("yolov8", {"output0": rows})
+        assert boxes.xyxy.tolist() == [[12, 8, 20, 12]]
+        assert boxes.classes.tolist() == [1]
+
+    def test_yolov10_gives_whole_boxes_that_are_not_suppressed(self):
+        rows = np.zeros((1, 300, 6), np.float32)
+        rows[0, :2] = [[0, 0, 8, 8, 0.9, 3], [0, 0, 8, 8, 0.8, 3]]
+        outputs = {"output0": rows}
+        boxes = detect(outputs, family_of(outputs, SMALL), Frame.of(32, 32, spec(size=SMALL)), TASK)
+        assert boxes.scores == pytest.approx([0.9, 0.8])
+        assert boxes.classes.tolist() == [3, 3]
+
+    def test_nanodet_outputs_are_told_apart_by_shape_and_decoded(self):
+        outputs = {}
+        for place, side in enumerate((1, 4, 2)):
+            # Names say nothing: as in the real file, scores and distances of the strides come in any order.
+            outputs[f"bbox_pred{place}"] = np.full((side * side, 3), side / 10, np.float32)
+            outputs[f"cls_score{place}"] = np.zeros((side * side, 32), np.float32)
+        outputs["cls_score1"][5] = np.where(np.arange(32) % 8 == 2, 100.0, 0.0)
+        boxes = decoded("nanodet", outputs)
+        first = boxes.taken(boxes.classes == 0)
+        assert first.scores == pytest.approx([0.4] * 16 + [0.2] * 4 + [0.1])
+        # Cell (row 1, column 1) of stride 8: centre (12, 12), all four distances 2 * 8.
+        assert first.xyxy[5] == pytest.approx([-4, -4, 28, 28])
+        # Equal weights expect 3.5 bins.
+        assert first.xyxy[20] == pytest.approx([16 - 3.5 * 32] * 2 + [16 + 3.5 * 32] * 2)
+
+    @pytest.mark.parametrize("together", [False, True])
+    def test_queries_are_boxes_in_shares_of_the_image(self, together):
+        boxes, logits = np.zeros((1, 300, 4), np.float32), np.full((1, 300, 5), -9.0, np.float32)
+        boxes[0, 4], logits[0, 4, 2] = [0.5, 0.25, 0.5, 0.25], 2.0
+        outputs = {"logits": logits, "pred_boxes": boxes}
+        if together:
+            outputs = {"output0": np.concatenate([boxes, 1 / (1 + np.exp(-logits))], axis=2)}
+        found = decoded("rtdetr", outputs, (64, 128))
+        assert found.xyxy == pytest.approx(np.array([[32, 8, 96, 24]]))
+        assert found.scores == pytest.approx([1 / (1 + np.exp(-2))])
+        assert found.classes.tolist() == [2]
+
+    def test_ssd_leaves_its_background_out(self):
+        boxes, scores = np.zeros((1, 4420, 4), np.float32), np.zeros((1, 4420, 2), np.float32)
+        scores[0, :, 0] = 1
+        boxes[0, 9], scores[0, 9] = [0.25, 0.5, 0.5, 1.0], [0.1, 0.9]
+        found = decoded("ssd", {"scores": scores, "boxes": boxes}, (240, 320))
+        assert found.xyxy.tolist() == [[80, 120, 160, 240]]
+        assert found.classes.tolist() == [0]
+
+    def test_torchvision_outputs_are_told_apart_by_type(self):
+        outputs = {
+            "a": np.array([0.9, 0.01], np.float32),
+            "b": np.array([17, 3]),
+            "c": np.array([[1, 2, 3, 4], [0, 0, 9, 9]], np.float32),
+        }
+        found = decoded("torchvision", outputs)
+        assert found.xyxy.tolist() == [[1, 2, 3, 4]]
+        assert found.classes.tolist() == [17]
+        nothing = {"a": np.zeros(0, np.float32), "b": np.zeros(0, np.int64), "c": np.zeros((0, 4), np.float32)}
+        assert len(decoded("torchvision", nothing)) == 0
+
+    def test_efficientnms_says_how_many_boxes_count(self):
+        outputs = {
+            "num_dets": np.array([[1]], np.int32),
+            "det_boxes": np.array([[[1, 2, 3, 4], [5, 6, 7, 8]]], np.float32),
+            "det_scores": np.array([[0.7, 0.6]], np.float32),
+            "det_classes": np.array([[2, 1]], np.int32),
+        }
+        found = decoded("efficientnms", outputs)
+        assert found.xyxy.tolist() == [[1, 2, 3, 4]]
+        assert found.classes.tolist() == [2]
+
+    @pytest.mark.parametrize(
+        ("shapes", "size", "expected"),
+        [
+            ([(1, 25200, 85)], (640, 640), "yolov5"),
+            ([(1, 25500, 6)], (1280, 320), "yolov5"),
+            ([(1, 84, 8400)], (640, 640), "yolov8"),
+            ([(1, 5, 2100)], (320, 320), "yolov8"),
+            ([(1, 3549, 85)], (416, 416), "yolox"),
+            ([(1, 300, 6)], (640, 640), "yolov10"),
+            ([(1, 300, 80), (1, 300, 4)], (640, 640), "rtdetr"),
+            ([(1, 300, 84)], (640, 640), "rtdetr"),
+            ([(1, 4420, 2), (1, 4420, 4)], (240, 320), "ssd"),
+        ],
+    )
+    def test_the_family_is_told_by_the_outputs(self, shapes, size, expected):
+        outputs = {f"output{place}": np.zeros(shape, np.float32) for place, shape in enumerate(shapes)}
+        assert family_of(outputs, size).name == expected
+        assert family_of(outputs, size, expected).name == expected
+
+    def test_outputs_of_no_family_are_refused_with_their_shapes_and_what_is_known(self):
+        outputs = {"masks": np.zeros((1, 32, 160, 160), np.float32)}
+        with pytest.raises(DataError, match=r"(?s)masks float32 \[1, 32, 160, 160\].*yolov8: 1 x \(4 \+ c\) x n"):
+            family_of(outputs, (640, 640))
+
+    def test_a_decoder_that_does_not_fit_names_those_that_would(self):
+        outputs = {"output0": np.zeros((1, 84, 8400), np.float32)}
+        with pytest.raises(DataError, match=r"(?s)task.decoder: yolov5.*\[1, 84, 8400\].*use yolov8 or rtdetr, which would fit"):
+            family_of(outputs, (640, 640), "yolov5")
+        with pytest.raises(DataError, match=r"no detector family 'yolov7'.*one of: .*yolov8"):
+            family_of(outputs, (640, 640), "yolov7")
+
+
+class TestSuppression:
+    def test_it_is_class_wise_and_sorted(self):
+        near = np.array([[0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]], np.float32)
+        boxes = Boxes.above(near, np.array([[0.9, 0.3], [0.8, 0.0], [0.0, 0.95]]), 0.001)
+        kept = suppressed(boxes, 0.5, 300)
+        # The second box gives way to the first of its class; the first comes back under the other class.
+        assert kept.classes.tolist() == [1, 0, 1]
+        assert kept.scores == pytest.approx([0.95, 0.9, 0.3])
+        assert kept.xyxy[0].tolist() == [50, 50, 60, 60]
+        assert len(suppressed(boxes, 0.5, 1)) == 1
+
+    def test_a_broken_model_has_no_boxes_and_does_not_fail(self):
+        nothing = Boxes.above(np.full((3, 4), np.nan), np.full((3, 2), np.nan), 0.001)
+        assert len(suppressed(nothing, 0.5, 300)) == 0
+        everything = Boxes.above(np.full((20000, 4), np.inf), np.ones((20000, 2)), 0.001)
+        assert len(suppressed(everything, 0.5, 300)) <= 300
+
+
+def annotated(score: float | None = None, shift: float = 0.0) -> list[dict]:
+    found = []
+    for image in (1, 2):
+        for category, (x, y, width, height) in enumerate(BOXES):
+            box = {"image_id": image, "category_id": category, "bbox": [x + shift, y, width, height]}
+            found.append(box if score is None else box | {"score": score})
+    return found
+
+
+class TestAveragePrecision:
+    def test_of_perfect_detections_it_is_one_and_of_none_zero(self):
+        perfect = average_precision(annotated(), annotated(0.9), [1, 2])
+        # 5000 and 1800 square pixels: nothing small, nothing large.
+        assert perfect.figures == pytest.approx({"ap": 1, "ap50": 1, "ap75": 1, "ar": 1, "ap_medium": 1})
+        assert perfect.classes == pytest.approx({0: 1, 1: 1})
+        nothing = average_precision(annotated(), [], [1, 2])
+        assert nothing.figures == {"ap": 0, "ap50": 0, "ap75": 0, "ar": 0}
+        assert nothing.classes == {0: 0, 1: 0}
+        wrong_class = [box | {"category_id": 1 - box["category_id"]} for box in annotated(0.9)]
+        assert average_precision(annotated(), wrong_class, [1, 2]).figures["ap"] == pytest.approx(0)
+
+    def test_missed_images_and_loose_boxes_count(self):
+        one_image = [box for box in annotated(0.9) if box["image_id"] == 1]
+        # Every second box found at precision 1: the interpolated curve covers recalls 0, .01 ... .5, which is 51 of 101 points.
+        assert average_precision(annotated(), one_image, [1, 2]).figures["ap"] == pytest.approx(51 / 101)
+        shifted = average_precision(annotated(), annotated(0.9, shift=6.0), [1, 2])
+        # IoU 94/106 = .887 and 24/36 = .667: of the ten thresholds .5 ... .95 the first passes 8, the second 4.
+        assert shifted.classes == pytest.approx({0: 0.8, 1: 0.4})
+        assert shifted.figures["ap"] == pytest.approx((0.8 + 0.4) / 2)
+        assert shifted.figures["ap75"] == pytest.approx(0.5)
+
+    def test_a_class_found_but_not_there_has_no_figure_of_its_own(self):
+        extra = [*annotated(0.9), {"image_id": 1, "category_id": 7, "bbox": BOXES[0], "score": 0.99}]
+        found = average_precision(annotated(), extra, [1, 2])
+        assert found.classes == pytest.approx({0: 1, 1: 1})
+        assert found.figures["ap"] == pytest.approx(1)
