@@ -9,8 +9,8 @@ from octavo.tasks.detection.family import Family, Outputs, Size, only, sigmoid
 
 __all__ = ["FAMILY"]
 
-# Queries at most; grids of cells have more rows.
-_MOST = 1000
+# Queries at most, grids of cells have more rows; and columns that boxes and classes may be.
+_MOST, _COLUMNS = 1000, range(7, 2000)
 
 
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
@@ -18,7 +18,7 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
     rows = only(outputs, 3)
     if rows is not None:
         # Ultralytics' export puts boxes and scores side by side; six columns are a box that is whole.
-        return (rows[0, :, :4], rows[0, :, 4:]) if rows.shape[1] <= _MOST and rows.shape[2] > 6 else None
+        return (rows[0, :, :4], rows[0, :, 4:]) if rows.shape[1] <= _MOST and rows.shape[2] in _COLUMNS else None
     values = [value[0] for value in outputs.values() if value.ndim == 3 and value.shape[0] == 1]
     boxes = [value for value in values if value.shape[1] == 4]
     others = [value for value in values if value.shape[1] != 4]
