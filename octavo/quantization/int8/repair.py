@@ -1,13 +1,12 @@
 """Which layers stay float although they could be INT8: those that are faster so, and those whose rounding costs too much.
 
 `Trade` predicts the placements worth having, from the fastest on; what each really leaves is measured on held-out images, and
-bisection finds the first of them that measures well enough. Predictions are a little off, so the next ones before it are measured,
-too.
+the first of them that measures well enough is looked for where prediction and what was measured so far say that it is. Predictions
+are a little off, so the next ones before it are measured, too, where they come near.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import cache
 
 from octavo.quantization.int8.draft import Draft, Plan
@@ -28,8 +27,9 @@ __all__ = ["Placing"]
 _WORK, _IMAGES = 160e9, 8
 # How much less noise than wanted placements are looked for: predictions are a little off.
 _BEYOND = 8.0
-# How many placements before the first that measures well enough are tried as well.
-_BEFORE = 4
+# How many placements before the first that measures well enough are tried as well, and how many times the noise wanted they may be
+# predicted to make: .7 dB.
+_BEFORE, _NEAR = 4, 10**0.07
 # The share of the noise wanted that int8 weights of float layers may make together.
 _STORED = 0.1
 
@@ -105,25 +105,33 @@ class Placing:
         trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
         before = trade.noise_of(self.first)
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]
+        predicted = [trade.noise_of(units) for units in placements]
         best = (noise, start)
+        # How many times what is predicted is measured, as the last placement showed it.
+        off = noise / before if before else 1.0
 
         @cache
         def good(place: int) -> bool:
-            nonlocal best
+            nonlocal best, off
             plan = self.draft.plan(self._given(placements[place], trade), self.stored)
             if not plan.codes:
                 # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
                 return True
             measured = judge.judge(self.draft.written(plan, judge.heads))
+            off = measured / predicted[place] if predicted[place] else off
             if measured <= wanted or (wanted < best[0] and measured < best[0]):
                 best = (measured, plan)
             return measured <= wanted
 
-        found = bisect_left(range(len(placements)), True, key=good)
+        found, stop = 0, len(placements)
+        while found < stop:
+            guess = next((place for place in range(found, stop) if predicted[place] * off <= wanted), stop - 1)
+            found, stop = (found, guess) if good(guess) else (guess + 1, stop)
         if best[0] <= wanted:
             # From the closest on, so that the fastest comes last.
             for place in reversed(range(max(0, found - _BEFORE), found)):
-                good(place)
+                if predicted[place] * off <= wanted * _NEAR:
+                    good(place)
         return best
 
     def _given(self, chosen: set[Unit], trade: Trade | None = None) -> dict[str, str]:
