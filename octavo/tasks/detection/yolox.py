@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from octavo.tasks.detection import yolov5
 from octavo.tasks.detection.boxes import Boxes, corners
 from octavo.tasks.detection.family import Family, Outputs, Size, cells, centres, only
 
@@ -44,11 +45,6 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
     return Boxes.above(corners((rows[:, :2] + grid) * step, extent), rows[:, 4:5] * rows[:, 5:], least)
 
 
-def _decode_decoded(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001 - one signature for all families
-    rows = only(outputs, 3)[0].astype(np.float64)
-    return Boxes.above(corners(rows[:, :2], rows[:, 2:4]), rows[:, 4:5] * rows[:, 5:], least)
-
-
 FAMILY = Family(
     name="yolox",
     networks="YOLOX as its exporter writes it",
@@ -61,5 +57,5 @@ DECODED = Family(
     networks="YOLOX exported with `--decode_in_inference`",
     layout="1 x n x (5 + c): centre and size in pixels, objectness, class scores",
     fits=_fits_decoded,
-    decode=_decode_decoded,
+    decode=yolov5.FAMILY.decode,
 )
