@@ -17,7 +17,7 @@ from octavo.evidence.validation import Validation
 from octavo.files import read_json, write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
-from octavo.images.dataset import Images, open_set, refuse_overlap
+from octavo.images.dataset import Classes, Images, open_set, refuse_overlap
 from octavo.layout import SENSITIVITY, calibration_dir, metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, track
@@ -41,7 +41,7 @@ def main() -> None:
         if spec.task.name == "classification"
         else None
     )
-    items = open_set(spec.data.validation, where, classes)
+    items = open_set(spec.data.validation, where, Classes(classes))
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
     refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
     name = manifest["image_input"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from octavo.errors import DataError, ParamsError
-from octavo.images.dataset import Images, Item, image_list, open_set, refuse_overlap
+from octavo.images.dataset import Classes, Images, Item, image_list, open_set, refuse_overlap
 from octavo.images.decode import decode, read_image
 from octavo.images.packaged import locate, make_set
 from octavo.images.preprocess import preprocess
@@ -149,33 +149,33 @@ class TestDatasets:
     def test_imagefolder_labels_by_number_map_or_alphabet(self, tmp_path):
         for name in ("10", "9"):
             write_images(tmp_path / "n" / name, 1, seed=int(name))
-        by_number = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "n")), "here", 1000)
+        by_number = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "n")), "here", Classes(1000))
         assert {item.name.split("/")[0]: item.label for item in by_number} == {"10": 10, "9": 9}
         for name in ("cat", "dog", "unlabelled"):
             write_images(tmp_path / "w" / name, 1, seed=len(name) + ord(name[0]))
-        alphabet = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", 2)
+        alphabet = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", Classes(2))
         assert {item.name.split("/")[0]: item.label for item in alphabet} == {"cat": 0, "dog": 1, "unlabelled": None}
         (tmp_path / "w/classes.json").write_text(json.dumps({"cat": 281, "dog": 207}))
-        mapped = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", 1000)
+        mapped = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", Classes(1000))
         assert {item.label for item in mapped} == {281, 207, None}
 
     def test_an_alphabet_that_does_not_cover_the_classes_is_refused(self, tmp_path):
         for name in ("cat", "dog"):
             write_images(tmp_path / name, 1, seed=ord(name[0]))
         with pytest.raises(DataError, match="2 class folders, the model has 1000 classes"):
-            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", 1000)
+            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", Classes(1000))
 
     def test_labels_outside_the_classes(self, tmp_path):
         write_images(tmp_path / "7", 1, seed=7)
         with pytest.raises(DataError, match=r"labelled class 7, the model has classes 0\.\.3"):
-            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", 4)
+            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", Classes(4))
 
     @pytest.mark.parametrize("table", ["[1]", '{"a": -1}', '{"a": "x"}', "{", '{"b": 0}'])
     def test_bad_class_maps(self, tmp_path, table):
         write_images(tmp_path / "a", 1, seed=1)
         (tmp_path / "classes.json").write_text(table)
         with pytest.raises(DataError, match=r"classes\.json"):
-            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", 4)
+            open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here", Classes(4))
 
     def test_missing_empty_stray_and_unknown(self, tmp_path):
         with pytest.raises(DataError, match=r"here\.path: no folder"):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,35 +11,46 @@ import numpy as np
 from octavo.errors import DataError, ParamsError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.images.decode import EXTENSIONS, read_image
+from octavo.images.formats import READERS, Classes
+from octavo.images.objects import Objects
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
 from octavo.params.grammar import ImageSet, Input, ModelSpec
 
-__all__ = ["UNLABELLED", "Images", "Item", "chosen_images", "image_list", "open_set", "refuse_overlap"]
-
-# A folder of this name inside an `imagefolder` holds images that count for fidelity only.
-UNLABELLED = "unlabelled"
-
-Listed = list[tuple[Path, int | None]]
+__all__ = ["Classes", "Images", "Item", "chosen_images", "image_list", "open_set", "refuse_overlap"]
 
 
 @dataclass(frozen=True)
 class Item:
-    """One image file. `name` is its path below the set's root, with '/'; `label` is None where there is none."""
+    """One image file.
+
+    Attributes:
+        name: its path below the set's root, with '/'.
+        label: its class index; None where it has none.
+        objects: what is to be found in it; None where that is not annotated.
+        shape: (rows, columns) of the image; there once it has been read.
+    """
 
     path: Path
     name: str
     sha256: str
     label: int | None = None
+    objects: Objects | None = None
+    shape: tuple[int, int] | None = None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it counts for the task's own metric."""
+        return self.label is not None or self.objects is not None
 
 
-def open_set(images: ImageSet, where: str, classes: int | None = None) -> list[Item]:
+def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list[Item]:  # noqa: B008 - frozen
     """List a set's images: read its format, take its split, then at most `limit`.
 
     Args:
         images: the set's block of params.yaml.
         where: the block's path (`models.lite0.data.validation`), for errors.
-        classes: how many classes the model tells apart; labels are held against it where it is given.
+        classes: what is known of the model's classes; labels are held against it.
 
     Returns:
         Items in the order of their names.
@@ -60,10 +69,10 @@ def open_set(images: ImageSet, where: str, classes: int | None = None) -> list[I
             f"{where}.path: no folder {root}", "correct the path, or run `dvc repro` (or `dvc pull`) to make or fetch it"
         )
     listed = READERS[images.format](root, images, where, classes)
-    outside = [(path, label) for path, label in listed if classes is not None and label is not None and label >= classes]
+    outside = [image for image in listed if classes.count is not None and image.label is not None and image.label >= classes.count]
     if outside:
         raise DataError(
-            f"{where}: {outside[0][0]} is labelled class {outside[0][1]}, the model has classes 0..{classes - 1 if classes else 0}"
+            f"{where}: {outside[0].path} is labelled class {outside[0].label}, the model has classes 0..{(classes.count or 1) - 1}"
             f" ({len(outside)} such images)",
             "correct the class map (`annotations`, classes.json or the folder names)",
         )
@@ -71,7 +80,13 @@ def open_set(images: ImageSet, where: str, classes: int | None = None) -> list[I
         raise DataError(
             f"{where}.path: {root} holds no image ({', '.join(sorted(EXTENSIONS))})", "put images there or correct the path"
         )
-    items = [Item(path, path.relative_to(root).as_posix(), sha256_file(path), label) for path, label in listed]
+    items = sorted(
+        (
+            Item(image.path, image.path.relative_to(root).as_posix(), sha256_file(image.path), image.label, image.objects)
+            for image in listed
+        ),
+        key=lambda item: item.name,
+    )
     if images.split is not None:
         items = part(items, images.split)
         if not items:
@@ -79,64 +94,6 @@ def open_set(images: ImageSet, where: str, classes: int | None = None) -> list[I
     if images.limit is not None and images.limit < len(items):
         items = pick(items, images.limit, images.seed)
     return items
-
-
-def _folder(root: Path, images: ImageSet, where: str, classes: int | None) -> Listed:  # noqa: ARG001 - one signature for all readers
-    return [(path, None) for path in _files(root)]
-
-
-def _imagefolder(root: Path, images: ImageSet, where: str, classes: int | None) -> Listed:
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    names = [folder.name for folder in folders if folder.name != UNLABELLED]
-    stray = [path for path in root.iterdir() if path.suffix.lower() in EXTENSIONS]
-    if stray:
-        raise DataError(
-            f"{where}.path: {stray[0]} lies beside the class folders", f"move it into a class folder or into {root / UNLABELLED}"
-        )
-    index = _class_index(root, names, images.annotations, where, classes)
-    found: Listed = []
-    for folder in folders:
-        found += [(path, None if folder.name == UNLABELLED else index[folder.name]) for path in _files(folder)]
-    return found
-
-
-def _class_index(root: Path, names: list[str], annotations: str | None, where: str, classes: int | None) -> dict[str, int]:
-    chosen = Path(annotations) if annotations else root / "classes.json"
-    if annotations or chosen.is_file():
-        try:
-            table = json.loads(chosen.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{where}.annotations: {chosen} is not a readable JSON map: {error}", "correct the path or the file"
-            ) from error
-        if not isinstance(table, dict) or not all(type(value) is int and value >= 0 for value in table.values()):
-            raise DataError(f"{where}.annotations: {chosen} must map folder names to class indices 0, 1, 2 ...", "correct the file")
-        missing = [name for name in names if name not in table]
-        if missing:
-            raise DataError(f"{chosen} has no class index for the folder {missing[0]!r} of {root}", "add it, or remove the folder")
-        return {name: table[name] for name in names}
-    if all(re.fullmatch(r"\d+", name) for name in names):
-        return {name: int(name) for name in names}
-    if classes is not None and len(names) != classes:
-        # The alphabetical place is the class index only where every class has its folder; anything else would score noise.
-        raise DataError(
-            f"{where}.path: {root} has {len(names)} class folders, the model has {classes} classes",
-            f"say which folder is which class in {root / 'classes.json'} (folder name to index) or `{where}.annotations`",
-        )
-    return {name: place for place, name in enumerate(names)}
-
-
-def _files(root: Path) -> list[Path]:
-    return sorted(
-        (path for path in root.rglob("*") if path.suffix.lower() in EXTENSIONS and path.is_file()),
-        key=lambda path: path.relative_to(root).as_posix(),
-    )
-
-
-READERS: dict[str, Callable[[Path, ImageSet, str, int | None], Listed]] = {
-    "folder": _folder,
-    "imagefolder": _imagefolder,
-}
 
 
 def refuse_overlap(first: Iterable[tuple[str, str]], second: Iterable[tuple[str, str]], first_is: str, second_is: str) -> None:
@@ -182,7 +139,7 @@ class Images:
         return len(self.items)
 
     def __iter__(self) -> Iterator[tuple[Item, np.ndarray]]:
-        """Yield (item, tensor with batch dimension 1).
+        """Yield (item with its shape, tensor with batch dimension 1).
 
         Raises:
             DataError: an unreadable image under `error`, or no readable image at all.
@@ -190,13 +147,14 @@ class Images:
         self.skipped = []
         for item in self.items:
             try:
-                tensor = preprocess(read_image(item.path), self.spec)
+                image = read_image(item.path)
+                tensor = preprocess(image, self.spec)
             except DataError as error:
                 if self.on_bad_image == "error":
                     raise
                 self.skipped.append(f"{item.name}: {error.problem}")
                 continue
-            yield item, tensor
+            yield replace(item, shape=image.shape[:2]), tensor
         if self.items and len(self.skipped) == len(self.items):
             raise DataError(
                 f"none of {len(self.items)} images is readable, the first: {self.skipped[0]}", "check the folder's files"

@@ -44,6 +44,8 @@ class ImageSet(Block):
     # imagefolder: a JSON map from folder name to class index; without it <path>/classes.json, folder names that are whole
     # numbers, or their alphabetical order. Other formats: their annotation file.
     annotations: str | None = None
+    # Detection: the set's class names (or numbers) to the model's, by name or index, where they differ; null leaves a class out.
+    class_map: dict[str | int, str | int | None] = Field(default_factory=dict)
     split: Split | None = None
     # Take at most this many images, chosen by `seed`.
     limit: Positive | None = None

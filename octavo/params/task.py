@@ -29,10 +29,17 @@ class Detection(Block):
     """Boxes with classes."""
 
     name: Literal["detection"]
+    # How the outputs are read: a family of octavo/tasks/detection, or the first that fits.
     decoder: str = "auto"
+    # The model's class names in the order of its class index, or coco80, or coco91 (torchvision's: COCO's own category ids).
+    # Without them the classes of a COCO file or of YOLO labels are the model's, in their order.
+    classes: Literal["coco80", "coco91"] | tuple[str, ...] | None = None
+    # What metrics see: boxes above this score, after suppression of those that overlap by more than `iou`, at most so many.
     score: Fraction = 0.001
     iou: Fraction = 0.65
     max_detections: Positive = 300
+    # Boxes of at least this score are compared with FP32's, box by box, and drawn.
+    sure: Fraction = 0.25
 
 
 class Segmentation(Block):

@@ -1,0 +1,14 @@
+"""How the images and labels of a set are read: a format is one module, and one line here."""
+
+from __future__ import annotations
+
+from octavo.images.formats import folder, imagefolder
+from octavo.images.formats.listed import Classes, Listed, Reader
+
+__all__ = ["READERS", "Classes", "Listed"]
+
+# `format` of a set in params.yaml -> what reads it.
+READERS: dict[str, Reader] = {
+    "folder": folder.read,
+    "imagefolder": imagefolder.read,
+}

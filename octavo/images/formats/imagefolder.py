@@ -1,0 +1,63 @@
+"""A folder a class: <root>/<class>/<image>."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from octavo.errors import DataError
+from octavo.images.decode import EXTENSIONS
+from octavo.images.formats.listed import Classes, Listed, image_files
+from octavo.params.grammar import ImageSet
+
+__all__ = ["UNLABELLED", "read"]
+
+# A folder of this name holds images that count for fidelity only.
+UNLABELLED = "unlabelled"
+
+
+def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
+    """Images with the class index of their folder.
+
+    Raises:
+        DataError: an image lies outside the class folders, or which folder is which class cannot be told.
+    """
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    names = [folder.name for folder in folders if folder.name != UNLABELLED]
+    stray = [path for path in root.iterdir() if path.suffix.lower() in EXTENSIONS]
+    if stray:
+        raise DataError(
+            f"{where}.path: {stray[0]} lies beside the class folders", f"move it into a class folder or into {root / UNLABELLED}"
+        )
+    index = _class_index(root, names, images.annotations, where, classes.count)
+    found: list[Listed] = []
+    for folder in folders:
+        found += [Listed(path, None if folder.name == UNLABELLED else index[folder.name]) for path in image_files(folder)]
+    return found
+
+
+def _class_index(root: Path, names: list[str], annotations: str | None, where: str, classes: int | None) -> dict[str, int]:
+    chosen = Path(annotations) if annotations else root / "classes.json"
+    if annotations or chosen.is_file():
+        try:
+            table = json.loads(chosen.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{where}.annotations: {chosen} is not a readable JSON map: {error}", "correct the path or the file"
+            ) from error
+        if not isinstance(table, dict) or not all(type(value) is int and value >= 0 for value in table.values()):
+            raise DataError(f"{where}.annotations: {chosen} must map folder names to class indices 0, 1, 2 ...", "correct the file")
+        missing = [name for name in names if name not in table]
+        if missing:
+            raise DataError(f"{chosen} has no class index for the folder {missing[0]!r} of {root}", "add it, or remove the folder")
+        return {name: table[name] for name in names}
+    if all(re.fullmatch(r"\d+", name) for name in names):
+        return {name: int(name) for name in names}
+    if classes is not None and len(names) != classes:
+        # The alphabetical place is the class index only where every class has its folder; anything else would score noise.
+        raise DataError(
+            f"{where}.path: {root} has {len(names)} class folders, the model has {classes} classes",
+            f"say which folder is which class in {root / 'classes.json'} (folder name to index) or `{where}.annotations`",
+        )
+    return {name: place for place, name in enumerate(names)}
