@@ -8,7 +8,7 @@ from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
-from octavo.evidence.report import HEADINGS, caption, markdown, rows, shortfalls, tradeoff
+from octavo.evidence.report import caption, headings, markdown, rows, shortfalls, tradeoff
 from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
@@ -26,7 +26,7 @@ def main() -> None:
     for name in load(chosen.params).models:
         accuracy, latency = _records(name)
         table = Table(title=name, title_justify="left", caption=caption(accuracy, latency), caption_justify="left")
-        for heading in HEADINGS:
+        for heading in headings(accuracy):
             table.add_column(heading, justify="left" if heading in ("variant", "gates") else "right")
         for row in rows(accuracy, latency):
             table.add_row(*row)

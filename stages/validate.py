@@ -13,16 +13,15 @@ from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates
 from octavo.evidence.layers import layer_noise
-from octavo.evidence.validation import Validation
+from octavo.evidence.validation import Validation, model_classes
 from octavo.files import read_json, write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
-from octavo.images.dataset import Classes, Images, open_set, refuse_overlap
+from octavo.images.dataset import Images, open_set, refuse_overlap
 from octavo.layout import SENSITIVITY, calibration_dir, metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
-from octavo.tasks.classification import number_of_classes
 
 
 def main() -> None:
@@ -36,19 +35,13 @@ def main() -> None:
     with custom.files(paths, outputs=compared) as runs:
         sessions = {variant: Session(path) for variant, path in runs.items()}
     where = f"models.{chosen.model}.data.validation"
-    classes = (
-        number_of_classes(sessions["fp32"].output_shapes[sessions["fp32"].outputs[0]])
-        if spec.task.name == "classification"
-        else None
-    )
-    items = open_set(spec.data.validation, where, Classes(classes))
+    name = manifest["image_input"]
+    own = [output["name"] for output in manifest["outputs"] if output["name"] in sessions["fp32"].outputs]
+    items = open_set(spec.data.validation, where, model_classes(spec, sessions["fp32"], name, own))
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
     refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
-    name = manifest["image_input"]
-
     images = Images(items, spec.input, spec.data.on_bad_image)
-    own = [output["name"] for output in manifest["outputs"] if output["name"] in sessions["fp32"].outputs]
-    validation = Validation(spec.task, sessions, name, compared, own if compared else [])
+    validation = Validation(spec.task, spec.input, sessions, name, compared, own if compared else [])
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
@@ -75,6 +68,10 @@ def main() -> None:
         say(f"{operator}: {ran}; compared: {', '.join(compared)}")
     for skipped in images.skipped:
         say(f"skipped: {skipped}")
+    if "decoder" in record:
+        say(f"outputs read as {record['decoder']}")
+    if "warning" in record:
+        say(f"note: {record['warning']}")
     for key, value in record.items():
         if ".gate." in key and value != "pass":
             say(f"gate {key}: {value}")

@@ -15,16 +15,17 @@ from octavo.evidence.bootstrap import Interval, paired_ratio
 from octavo.evidence.fidelity import Fidelity, cosine
 from octavo.evidence.gates import judge, judge_interval
 from octavo.evidence.layers import layer_noise
-from octavo.evidence.report import HEADINGS, markdown, rows, tradeoff
+from octavo.evidence.report import headings, markdown, rows, tradeoff
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
-from octavo.params.grammar import Classification, Int8, Validate
+from octavo.params.grammar import Classification, Input, Int8, Validate
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.session import Session
 from octavo.tasks.classification import ClassificationScore, class_scores
 
 TASK = Classification(name="classification")
+SPEC = Input(size=(32, 32))
 # Outputs are float32: what double precision alone can hold (5e-324, which halves to zero) is none of theirs.
 VECTORS = hnp.arrays(np.float64, 5, elements=st.floats(-1e3, 1e3, width=32, allow_subnormal=False))
 
@@ -69,17 +70,23 @@ class TestFidelity:
             fidelity.update({"boxes": np.ones((3, 4))}, {"boxes": np.ones(4)})
 
 
+def ratio(variant: np.ndarray, reference: np.ndarray, **settings) -> Interval | None:
+    """Of two arrays of scores, one an image."""
+    of = [lambda counts, scores=scores: counts @ scores / counts.sum(axis=1) for scores in (variant, reference)]
+    return paired_ratio(*of, len(reference), **settings)
+
+
 class TestBootstrap:
     def test_equal_scores_keep_everything_for_sure(self):
         right = np.array([1, 0, 1, 1, 0])
-        assert paired_ratio(right, right, resamples=500, seed=0) == Interval(1.0, 1.0, 1.0)
+        assert ratio(right, right, resamples=500, seed=0) == Interval(1.0, 1.0, 1.0)
 
     def test_few_images_prove_little_many_prove_much(self):
         few, many = np.ones(20), np.ones(5000)
         worse_few, worse_many = few.copy(), many.copy()
         worse_few[:1], worse_many[:250] = 0, 0
-        wide = paired_ratio(worse_few, few, resamples=2000, seed=0)
-        narrow = paired_ratio(worse_many, many, resamples=2000, seed=0)
+        wide = ratio(worse_few, few, resamples=2000, seed=0)
+        narrow = ratio(worse_many, many, resamples=2000, seed=0)
         assert wide.estimate == narrow.estimate == 0.95
         assert wide.low <= 0.86
         assert wide.high == 1.0
@@ -92,17 +99,15 @@ class TestBootstrap:
         for trial in range(200):
             reference = generator.random(150) < 0.8
             variant = reference & (generator.random(150) < 0.9)
-            interval = paired_ratio(variant, reference, resamples=400, seed=trial)
+            interval = ratio(variant, reference, resamples=400, seed=trial)
             hits += interval.low <= 0.9 <= interval.high
         assert 180 <= hits <= 199
 
     def test_seeded_paired_and_without_a_reference(self):
         a, b = np.array([1, 1, 0, 1]), np.array([1, 1, 1, 1])
-        assert paired_ratio(a, b, resamples=300, seed=1) == paired_ratio(a, b, resamples=300, seed=1)
-        assert paired_ratio(np.zeros(3), np.zeros(3), resamples=100, seed=0) is None
-        assert paired_ratio(np.zeros(0), np.zeros(0), resamples=100, seed=0) is None
-        with pytest.raises(ValueError, match="differ in number"):
-            paired_ratio(a, b[:3], resamples=100, seed=0)
+        assert ratio(a, b, resamples=300, seed=1) == ratio(a, b, resamples=300, seed=1)
+        assert ratio(np.zeros(3), np.zeros(3), resamples=100, seed=0) is None
+        assert ratio(np.zeros(0), np.zeros(0), resamples=100, seed=0) is None
 
 
 def test_gates():
@@ -111,20 +116,25 @@ def test_gates():
     assert judge_interval(Interval(0.995, 0.9, 1.0), 0.99) == "pass"
     assert judge_interval(Interval(0.95, 0.9, 1.0), 0.99) == "inconclusive"
     assert judge_interval(Interval(0.95, 0.93, 0.97), 0.99) == "fail"
-    assert judge_interval(None, 0.99) == "no-labels"
+    assert judge_interval(None, 0.99, labelled=0) == "no-labels"
+    assert judge_interval(None, 0.99) == "fail"
+
+
+def labelled(label: int | None) -> Item:
+    return Item(None, "", "", label)
 
 
 class TestClassification:
     def test_top1_top5_agreement_and_kl(self):
-        truth, variant = ClassificationScore(TASK), ClassificationScore(TASK)
+        truth, variant = ClassificationScore(TASK, SPEC), ClassificationScore(TASK, SPEC)
         logits = np.eye(8)[:3] * 5 + np.arange(8) * 0.1
         worse = logits.copy()
         worse[0, 1] = 9
         for place in range(3):
-            truth.update({"y": logits[place : place + 1]}, {"y": logits[place : place + 1]}, place)
-            variant.update({"y": worse[place : place + 1]}, {"y": logits[place : place + 1]}, place)
-        variant.update({"y": logits[:1]}, {"y": logits[:1]}, None)
-        truth.update({"y": logits[:1]}, {"y": logits[:1]}, None)
+            truth.update({"y": logits[place : place + 1]}, {"y": logits[place : place + 1]}, labelled(place))
+            variant.update({"y": worse[place : place + 1]}, {"y": logits[place : place + 1]}, labelled(place))
+        variant.update({"y": logits[:1]}, {"y": logits[:1]}, labelled(None))
+        truth.update({"y": logits[:1]}, {"y": logits[:1]}, labelled(None))
         assert truth.metrics(truth) == {"top1": 1.0, "top5": 1.0, "agreement": 1.0, "kl": 0.0}
         metrics = variant.metrics(truth)
         assert metrics["top1"] == pytest.approx(2 / 3)
@@ -132,11 +142,12 @@ class TestClassification:
         assert metrics["agreement"] == pytest.approx(3 / 4)
         p, q = np.exp(logits[0]) / np.exp(logits[0]).sum(), np.exp(worse[0]) / np.exp(worse[0]).sum()
         assert metrics["kl"] == pytest.approx((p * np.log(p / q)).sum() / 4)
-        assert variant.per_image().tolist() == [0, 1, 1]
+        assert variant.labelled == 3
+        assert variant.resampled(np.array([[1, 1, 1], [2, 0, 1]])) == pytest.approx([2 / 3, 1 / 3])
 
     def test_without_labels_there_is_no_accuracy(self):
-        score = ClassificationScore(TASK)
-        score.update({"y": np.eye(2)[:1]}, {"y": np.eye(2)[:1]}, None)
+        score = ClassificationScore(TASK, SPEC)
+        score.update({"y": np.eye(2)[:1]}, {"y": np.eye(2)[:1]}, labelled(None))
         assert set(score.metrics(score)) == {"agreement", "kl"}
 
     def test_which_output(self):
@@ -172,7 +183,7 @@ def sessions(graphs) -> dict[str, Session]:
 
 class TestValidation:
     def test_the_record_is_flat_and_complete(self, sessions):
-        validation = Validation(TASK, sessions, "image")
+        validation = Validation(TASK, SPEC, sessions, "image")
         validation.run(images(12))
         record = validation.record(Validate(bootstrap=200))
         assert all(isinstance(value, (int, float, str)) for value in record.values())
@@ -189,14 +200,14 @@ class TestValidation:
     def test_the_order_of_images_changes_nothing(self, sessions):
         records = []
         for order in (1, -1):
-            validation = Validation(TASK, sessions, "image")
+            validation = Validation(TASK, SPEC, sessions, "image")
             validation.run(list(images(8))[::order])
             record = validation.record(Validate(bootstrap=200))
             records.append({key: value for key, value in record.items() if "retained" not in key})
         assert records[0] == records[1]
 
     def test_without_labels_gates_say_so(self, sessions):
-        validation = Validation(TASK, sessions, "image")
+        validation = Validation(TASK, SPEC, sessions, "image")
         validation.run(images(4, labelled=False))
         record = validation.record(Validate(bootstrap=200))
         assert record["int8.gate.retained"] == "no-labels"
@@ -205,7 +216,7 @@ class TestValidation:
     def test_a_task_without_scores_is_validated_by_fidelity(self, sessions):
         from octavo.params.grammar import Embedding
 
-        validation = Validation(Embedding(name="embedding"), sessions, "image")
+        validation = Validation(Embedding(name="embedding"), SPEC, sessions, "image")
         validation.run(images(3))
         record = validation.record(Validate(bootstrap=200))
         assert record["int8.cosine_min"] > 0.9
@@ -214,7 +225,7 @@ class TestValidation:
     def test_an_output_that_is_nan_is_an_error_with_the_image_s_name(self, sessions):
         broken = small_network(weights={"head.bias": np.array([np.nan, 0, 0, 0], np.float32)})
         with pytest.raises(ModelRunError, match=r"output 'logits' holds NaN on 0\.png"):
-            Validation(TASK, sessions | {"int8": Session(broken.SerializeToString())}, "image").run(images(1))
+            Validation(TASK, SPEC, sessions | {"int8": Session(broken.SerializeToString())}, "image").run(images(1))
 
 
 def test_layer_noise_finds_the_layer_that_loses(graphs):
@@ -238,6 +249,7 @@ class TestReport:
     accuracy = {
         "images": 10,
         "labelled": 10,
+        "metric": "top1",
         "fp32.top1": 0.9,
         "int8.top1": 0.8,
         "int8.retained": 0.89,
@@ -261,13 +273,14 @@ class TestReport:
     }
 
     def test_rows_take_the_fastest_setting_and_leave_gaps(self):
-        fp32, int8 = rows(self.accuracy, self.latency)
-        assert fp32[HEADINGS.index("Top-1")] == "0.900"
-        assert fp32[HEADINGS.index("gates")] == "-"
-        assert int8[HEADINGS.index("speed")] == "2.00x"
-        assert int8[HEADINGS.index("kept [95 % interval]")] == "0.890 [0.700, 1.000]"
-        assert int8[HEADINGS.index("gates")] == "inconclusive"
-        assert int8[HEADINGS.index("SQNR dB")] == "-"
+        fp32, int8 = (dict(zip(headings(self.accuracy), row, strict=True)) for row in rows(self.accuracy, self.latency))
+        assert fp32["Top-1"] == "0.900"
+        assert fp32["gates"] == "-"
+        assert int8["speed"] == "2.00x"
+        assert int8["kept [95 % interval]"] == "0.890 [0.700, 1.000]"
+        assert int8["gates"] == "inconclusive"
+        assert "SQNR dB" not in int8, "no variant has it"
+        assert "AP" not in int8
 
     def test_markdown_names_host_provider_and_threads(self):
         text = markdown("m", self.accuracy, self.latency)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any) -
         spec: the model's params.
 
     Returns:
-        `torch.images`, `torch.max_abs_diff`, `torch.sqnr_db`, `torch.cosine_min` and, for classification, `torch.agreement`; empty
-        for a model that did not come from torch.
+        `torch.images`, `torch.max_abs_diff`, `torch.sqnr_db`, `torch.cosine_min` and how far the task's answers agree
+        (classification `torch.agreement`, detection `torch.match_f1`); empty for a model that did not come from torch.
 
     Raises:
         DataError: an image is no longer in the calibration set.
@@ -46,13 +47,14 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any) -
             f"images that {folder} was checked on are gone from {spec.data.calibration.path}", "run the export stage again"
         )
     fidelity = Fidelity()
-    scores = [SCORES[spec.task.name](spec.task) for _ in range(2)] if spec.task.name in SCORES else []
+    scores = [SCORES[spec.task.name](spec.task, spec.input) for _ in range(2)] if spec.task.name in SCORES else []
     for item, tensor in Images(items, spec.input):
         outputs, truth = session.run_finite({input_name: tensor}, item.name), truths[item.sha256]
         fidelity.update(truth, outputs)
         for score, values in zip(scores, (outputs, truth), strict=False):
-            score.update(values, truth, None)
+            score.update(values, truth, replace(item, label=None, objects=None))
     found = {key: value for key, value in fidelity.metrics().items() if key in ("sqnr_db", "max_abs_diff", "cosine_min")}
     if scores:
-        found["agreement"] = scores[0].metrics(scores[1])["agreement"]
+        # Absent where FP32 finds no box: nothing agrees or differs.
+        found |= {key: value for key, value in scores[0].metrics(scores[1]).items() if key == scores[0].agrees}
     return {"torch.images": len(items)} | {f"torch.{key}": float(f"{value:.6g}") for key, value in found.items()}

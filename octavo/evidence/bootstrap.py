@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 __all__ = ["Interval", "paired_ratio"]
+
+Metric = Callable[[np.ndarray], np.ndarray]
 
 # Resamples drawn at once: bounds the memory on large sets.
 _CELLS = 8_000_000
@@ -21,32 +24,35 @@ class Interval:
     high: float
 
 
-def paired_ratio(variant: np.ndarray, reference: np.ndarray, *, resamples: int, seed: int) -> Interval | None:
-    """mean(variant) / mean(reference) with a percentile interval; images are drawn, each with both of its scores.
+def paired_ratio(variant: Metric, reference: Metric, images: int, *, resamples: int, seed: int) -> Interval | None:
+    """A variant's metric relative to FP32's with a percentile interval; images are drawn, each with the scores of both.
 
     Args:
-        variant, reference: one score an image (1 right, 0 wrong), the same images in the same order.
+        variant, reference: from int counts, resamples x images, how often each image is drawn, to the metric of each resample.
+        images: how many there are.
         resamples: number of bootstrap resamples.
         seed: of the generator; equal input gives an equal interval.
 
     Returns:
-        None where there is no image, or the reference scores 0 and a ratio has no meaning.
+        None where there is no image, or the reference's metric is 0 and a ratio has no meaning.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13 (percentile interval).
     """
-    variant, reference = np.asarray(variant, np.float64), np.asarray(reference, np.float64)
-    if variant.shape != reference.shape:
-        raise ValueError(f"paired scores differ in number: {variant.shape} and {reference.shape}")
-    if not len(reference) or reference.sum() == 0:
+    if not images:
+        return None
+    each_once = np.ones((1, images), np.int64)
+    whole = float(reference(each_once)[0])
+    if whole == 0:
         return None
     generator = np.random.default_rng(seed)
-    chunk = max(1, _CELLS // len(reference))
+    chunk = max(1, _CELLS // images)
     ratios: list[np.ndarray] = []
     for start in range(0, resamples, chunk):
-        drawn = generator.integers(0, len(reference), (min(chunk, resamples - start), len(reference)))
-        below = reference[drawn].sum(axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # A resample on which FP32 has nothing right says nothing about the ratio.
-            ratios.append((variant[drawn].sum(axis=1) / below)[below > 0])
+        rows = min(chunk, resamples - start)
+        drawn = generator.integers(0, images, (rows, images)) + np.arange(rows)[:, None] * images
+        counts = np.bincount(drawn.ravel(), minlength=rows * images).reshape(rows, images)
+        above, below = variant(counts), reference(counts)
+        # A resample on which FP32 has nothing right says nothing about the ratio.
+        ratios.append(above[below > 0] / below[below > 0])
     low, high = np.percentile(np.concatenate(ratios), [2.5, 97.5])
-    return Interval(float(variant.sum() / reference.sum()), float(low), float(high))
+    return Interval(float(variant(each_once)[0]) / whole, float(low), float(high))

@@ -1,7 +1,8 @@
 """Gates: bounds from params.yaml, with three answers, because few images prove little.
 
 pass           the estimate holds the bound
-fail           the estimate misses it, and so does the whole 95 % interval (or there is no interval: the figure is exact)
+fail           the estimate misses it, and so does the whole 95 % interval (or there is no interval: the figure is exact), or FP32
+               itself has a metric of 0: nothing there can be kept
 inconclusive   the estimate misses it, but the interval reaches it: more images would tell
 no-labels      the gate needs labels and the validation set has none
 """
@@ -18,10 +19,12 @@ def judge(value: float, bound: float) -> str:
     return "pass" if value >= bound else "fail"
 
 
-def judge_interval(interval: Interval | None, bound: float) -> str:
-    """`pass`, `inconclusive`, `fail` or `no-labels` for an estimate with its interval."""
-    if interval is None:
+def judge_interval(interval: Interval | None, bound: float, labelled: int = 1) -> str:
+    """`pass`, `inconclusive`, `fail` or `no-labels` for an estimate with its interval, None where FP32's metric is 0."""
+    if not labelled:
         return "no-labels"
+    if interval is None:
+        return "fail"
     if interval.estimate >= bound:
         return "pass"
     return "inconclusive" if interval.high >= bound else "fail"

@@ -7,22 +7,19 @@ from typing import Any
 
 from octavo.layout import INT8_VARIANTS, VARIANTS
 
-__all__ = ["HEADINGS", "caption", "markdown", "rows", "shortfalls", "tradeoff"]
+__all__ = ["caption", "headings", "markdown", "rows", "shortfalls", "tradeoff"]
 
-HEADINGS = (
-    "variant",
-    "size MB",
-    "of FP32",
-    "Top-1",
-    "Top-5",
-    "kept [95 % interval]",
-    "agreement",
-    "SQNR dB",
-    "cosine",
-    "ms",
-    "speed",
-    "gates",
-)
+# Heading, key of accuracy.json and form of the figures that depend on the task; a table has those that the record has.
+METRICS = (("Top-1", "top1", "{:.3f}"), ("Top-5", "top5", "{:.3f}"), ("AP", "ap", "{:.3f}"), ("AP50", "ap50", "{:.3f}"))
+METRICS += (("AP small", "ap_small", "{:.3f}"),)
+FIDELITY = (("agreement", "agreement", "{:.3f}"), ("F1 to FP32", "match_f1", "{:.3f}"))
+FIDELITY += (("SQNR dB", "sqnr_db", "{:.1f}"), ("cosine", "cosine_mean", "{:.4f}"))
+
+
+def headings(accuracy: Mapping[str, Any]) -> tuple[str, ...]:
+    """The table's columns: what every task has, and between them the task's own figures."""
+    own, fidelity = ([heading for heading, _, _ in _present(columns, accuracy)] for columns in (METRICS, FIDELITY))
+    return ("variant", "size MB", "of FP32", *own, "kept [95 % interval]", *fidelity, "ms", "speed", "gates")
 
 
 def headline_setting(latency: Mapping[str, Any]) -> str | None:
@@ -41,7 +38,7 @@ def headline_setting(latency: Mapping[str, Any]) -> str | None:
 
 
 def rows(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """One row of text a variant, in the order of `HEADINGS`; '-' where a figure does not exist."""
+    """One row of text a variant, in the order of `headings`; '-' where a figure does not exist."""
     setting = headline_setting(latency)
     found = []
     for variant in (variant for variant in VARIANTS if f"{variant}.size_mb" in latency):
@@ -60,18 +57,20 @@ def rows(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[tuple[
                 variant,
                 figure("size_mb", "{:.2f}", latency),
                 figure("size_ratio", "{:.0%}", latency),
-                figure("top1", "{:.3f}"),
-                figure("top5", "{:.3f}"),
+                *(figure(key, form) for _, key, form in _present(METRICS, accuracy)),
                 kept,
-                figure("agreement", "{:.3f}"),
-                figure("sqnr_db", "{:.1f}"),
-                figure("cosine_mean", "{:.4f}"),
+                *(figure(key, form) for _, key, form in _present(FIDELITY, accuracy)),
                 figure(f"{setting}.median_ms", "{:.2f}", latency),
                 figure(f"{setting}.speedup", "{:.2f}x", latency),
                 ", ".join(gates) or ("pass" if judged else "-"),
             )
         )
     return found
+
+
+def _present(columns: Sequence[tuple[str, str, str]], record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    there = {key.split(".", 1)[1] for key in record if "." in key}
+    return [column for column in columns if column[1] in there]
 
 
 def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
@@ -81,18 +80,20 @@ def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
     words = [setting[0]] + [
         f"{place[part[0]]} {part[1:]}" if part[:1] in place and part[1:].isdigit() else part for part in setting[1:]
     ]
+    read = f", outputs read as {accuracy['decoder']}" if "decoder" in accuracy else ""
     host = f"{latency['host.cpu']}, {latency['host.cores']} cores, VNNI: {'yes' if latency['host.vnni'] else 'no'}"
     return (
-        f"{accuracy['images']} images, {accuracy['labelled']} labelled; speed on host {latency['host.id']} ({host}), "
+        f"{accuracy['images']} images, {accuracy['labelled']} labelled{read}; speed on host {latency['host.id']} ({host}), "
         f"{', '.join(words)}, session {latency['host.session']}"
     )
 
 
 def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
     """The table as Markdown, with its caption and what falls short of FP32 in size or speed."""
-    lines = [f"## {name}", "", _line(HEADINGS), _line(["---"] * len(HEADINGS))]
+    columns = headings(accuracy)
+    lines = [f"## {name}", "", _line(columns), _line(["---"] * len(columns))]
     lines += [_line(row) for row in rows(accuracy, latency)]
-    notes = [f"- {note}" for note in shortfalls(latency)]
+    notes = [f"- {note}" for note in [*([accuracy["warning"]] if "warning" in accuracy else []), *shortfalls(latency)]]
     return "\n".join([*lines, "", caption(accuracy, latency), *([""] if notes else []), *notes, ""])
 
 
@@ -120,7 +121,7 @@ def shortfalls(record: Mapping[str, Any]) -> list[str]:
 
 
 def tradeoff(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows for the plot of accuracy against latency: variant, latency_ms, size_mb, accuracy (Top-1 where labelled, else cosine)."""
+    """Rows for the plot of accuracy against latency; accuracy is the task's metric where there are labels, else the cosine."""
     setting = headline_setting(latency)
     found = []
     for variant in (variant for variant in VARIANTS if f"{variant}.{setting}.median_ms" in latency):
@@ -130,7 +131,7 @@ def tradeoff(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[di
                 "variant": variant,
                 "latency_ms": latency[f"{variant}.{setting}.median_ms"],
                 "size_mb": latency[f"{variant}.size_mb"],
-                "accuracy": accuracy.get(f"{variant}.top1", cosine),
+                "accuracy": accuracy.get(f"{variant}.{accuracy.get('metric')}", cosine),
                 "cosine": cosine,
             }
         )

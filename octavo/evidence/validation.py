@@ -14,11 +14,15 @@ import numpy as np
 from octavo.evidence.bootstrap import paired_ratio
 from octavo.evidence.fidelity import Fidelity
 from octavo.evidence.gates import judge, judge_interval
-from octavo.params.grammar import Validate
+from octavo.images.dataset import Classes, Item
+from octavo.images.frame import Frame
+from octavo.images.preprocess import preprocess
+from octavo.params.grammar import Input, ModelSpec, Validate
 from octavo.runtime.session import Session
 from octavo.tasks import SCORES
+from octavo.tasks.score import Score
 
-__all__ = ["Validation"]
+__all__ = ["Validation", "model_classes"]
 
 REFERENCE = "fp32"
 
@@ -29,6 +33,7 @@ class Validation:
 
     Args:
         task: the model's `task`.
+        spec: its `input`.
         sessions: variant to session; `fp32` is the reference and must be there.
         input_name: the graph input that takes the image.
         compared: outputs that fidelity is about; all where empty. With a custom operator at the end it is what that operator reads:
@@ -37,24 +42,25 @@ class Validation:
     """
 
     task: Any
+    spec: Input
     sessions: Mapping[str, Session]
     input_name: str
     compared: Sequence[str] = ()
     scored: Sequence[str] = ()
     fidelity: dict[str, Fidelity] = field(init=False)
-    scores: dict[str, Any] = field(init=False)
-    images: list[tuple[str, str, int | None]] = field(default_factory=list)
+    scores: dict[str, Score] = field(init=False)
+    images: list[Item] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.fidelity = {variant: Fidelity() for variant in self.sessions if variant != REFERENCE}
         scorer = SCORES.get(self.task.name)
-        self.scores = {variant: scorer(self.task) for variant in self.sessions} if scorer else {}
+        self.scores = {variant: scorer(self.task, self.spec) for variant in self.sessions} if scorer else {}
 
-    def run(self, images: Iterable[tuple[Any, np.ndarray]]) -> None:
+    def run(self, images: Iterable[tuple[Item, np.ndarray]]) -> None:
         """Run every variant on every image.
 
         Args:
-            images: (item with name, sha256 and label; tensor with batch dimension 1).
+            images: (item, as `octavo.images.dataset.Images` gives it; tensor with batch dimension 1).
 
         Raises:
             ModelRunError: a variant's output is NaN or infinite, or it does not run.
@@ -67,20 +73,25 @@ class Validation:
                 if variant != REFERENCE:
                     self.fidelity[variant].update(_only(truth, self.compared), outputs)
                 if self.scores:
-                    self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item.label)
-            self.images.append((item.name, item.sha256, item.label))
+                    self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item)
+            self.images.append(item)
 
     def record(self, settings: Validate) -> dict[str, Any]:
         """The flat record: per variant the task's metrics, kept ratio with its interval, fidelity and gates."""
-        labelled = sum(label is not None for _, _, label in self.images)
+        labelled = sum(item.labelled for item in self.images)
         found: dict[str, Any] = {"images": len(self.images), "labelled": labelled}
+        if self.scores:
+            truth = self.scores[REFERENCE]
+            found |= {"metric": truth.metric} | truth.about()
+            if truth.labelled < truth.least:
+                found["warning"] = f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
         for variant in self.sessions:
             values: dict[str, Any] = {}
             if self.scores:
-                values |= self.scores[variant].metrics(self.scores[REFERENCE])
+                values |= self.scores[variant].metrics(truth)
             if variant == REFERENCE:
                 # FP32 agrees with itself; only its accuracy says something.
-                values = {key: value for key, value in values.items() if key not in ("agreement", "kl")}
+                values = {key: value for key, value in values.items() if key not in (truth.to_fp32 if self.scores else ())}
             else:
                 values |= self.fidelity[variant].metrics()
                 values |= self._kept(variant, values, settings)
@@ -89,26 +100,48 @@ class Validation:
 
     def _kept(self, variant: str, values: Mapping[str, Any], settings: Validate) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        interval = None
+        interval, labelled = None, 0
         if self.scores:
             mine, truth = self.scores[variant], self.scores[REFERENCE]
-            interval = paired_ratio(mine.per_image(), truth.per_image(), resamples=settings.bootstrap, seed=settings.seed)
+            labelled = truth.labelled
+            interval = paired_ratio(mine.resampled, truth.resampled, labelled, resamples=settings.bootstrap, seed=settings.seed)
             if interval is not None:
                 found = {"retained": interval.estimate, "retained_low": interval.low, "retained_high": interval.high}
         if variant in settings.gates.variants:
-            found["gate.retained"] = judge_interval(interval, settings.gates.retained)
+            found["gate.retained"] = judge_interval(interval, settings.gates.retained, labelled)
             found["gate.similarity"] = judge(values["cosine_mean"], settings.gates.similarity)
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row an image: file, content hash, label and each variant's Top-1, for a reviewer to look at single cases."""
+        """One row an image: file, content hash, label and what each variant says, for a reviewer to look at single cases."""
         rows = []
-        for place, (name, digest, label) in enumerate(self.images):
-            row: dict[str, Any] = {"image": name, "sha256": digest, "label": "" if label is None else label}
-            row |= {f"{variant}.prediction": score.predictions[place] for variant, score in self.scores.items()}
+        for place, item in enumerate(self.images):
+            row: dict[str, Any] = {"image": item.name, "sha256": item.sha256}
+            row["label"] = len(item.objects) if item.objects is not None else "" if item.label is None else item.label
+            for variant, score in self.scores.items():
+                row |= {f"{variant}.{key}": value for key, value in score.row(place).items()}
             row |= {f"{variant}.cosine": round(fidelity.cosines[place], 6) for variant, fidelity in self.fidelity.items()}
             rows.append(row)
         return rows
+
+
+def model_classes(spec: ModelSpec, session: Session, name: str, scored: Sequence[str]) -> Classes:
+    """What FP32's outputs say of the model's classes, before an image is opened: it runs once on an even grey.
+
+    Args:
+        spec: the model's block.
+        session: of FP32.
+        name: the graph input that takes the image.
+        scored: outputs that the task's score gets.
+
+    Raises:
+        DataError: the outputs are not those of the task.
+    """
+    if spec.task.name not in SCORES:
+        return Classes()
+    grey = np.full((*spec.input.size, 3), 128, np.uint8)
+    outputs = session.run({name: preprocess(grey, spec.input)})
+    return SCORES[spec.task.name].classes(spec.task, _only(outputs, scored), Frame.of(*grey.shape[:2], spec.input).input)
 
 
 def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from octavo.errors import DataError
-from octavo.params.grammar import Classification
+from octavo.images.dataset import Classes, Item
+from octavo.params.grammar import Classification, Input
+from octavo.tasks.score import Outputs
 
-__all__ = ["ClassificationScore", "class_scores", "number_of_classes"]
+__all__ = ["ClassificationScore", "class_scores"]
 
 
 def class_scores(outputs: Mapping[str, np.ndarray], task: Classification) -> np.ndarray:
@@ -38,14 +40,8 @@ def class_scores(outputs: Mapping[str, np.ndarray], task: Classification) -> np.
     return scores[0]
 
 
-def number_of_classes(shape: list[object]) -> int | None:
-    """Classes by an output's declared shape, or None where it is not fixed."""
-    return shape[1] if len(shape) >= 2 and isinstance(shape[1], int) else None
-
-
-@dataclass
 class ClassificationScore:
-    """Scores of one variant, image by image.
+    """Scores of one variant, image by image; see `octavo.tasks.score.Score`.
 
     Attributes:
         task: the model's `task`.
@@ -53,39 +49,60 @@ class ClassificationScore:
         right1, right5: for labelled images, whether the label is the best, or among the best five; None for the others.
     """
 
-    task: Classification
-    predictions: list[int] = field(default_factory=list)
-    right1: list[bool | None] = field(default_factory=list)
-    right5: list[bool | None] = field(default_factory=list)
-    divergences: list[float] = field(default_factory=list)
-
-    # The score per labelled image that `retained` and its bootstrap are about.
     metric = "top1"
+    to_fp32 = ("agreement", "kl")
+    agrees = "agreement"
+    least = 0
 
-    def update(self, outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], label: int | None) -> None:
-        """Add one image: the variant's outputs, FP32's on the same image, and the label where there is one."""
+    def __init__(self, task: Classification, spec: Input) -> None:  # noqa: ARG002 - one signature for all tasks
+        self.task = task
+        self.predictions: list[int] = []
+        self.right1: list[bool | None] = []
+        self.right5: list[bool | None] = []
+        self.divergences: list[float] = []
+
+    @classmethod
+    def classes(cls, task: Classification, outputs: Outputs, size: tuple[int, int]) -> Classes:  # noqa: ARG003
+        """As many as there are scores."""
+        return Classes(len(class_scores(outputs, task)))
+
+    @property
+    def labelled(self) -> int:
+        """Images with a label."""
+        return sum(right is not None for right in self.right1)
+
+    def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
+        """Add one image: the variant's outputs, FP32's on the same image, and the image with its label where it has one."""
         scores, truth = class_scores(outputs, self.task), class_scores(reference, self.task)
         # Stable: equal scores rank by class index on every machine.
         best = np.argsort(-scores, kind="stable")[:5]
         self.predictions.append(int(best[0]))
-        self.right1.append(None if label is None else bool(best[0] == label))
-        self.right5.append(None if label is None else bool(label in best))
+        self.right1.append(None if item.label is None else bool(best[0] == item.label))
+        self.right5.append(None if item.label is None else bool(item.label in best))
         self.divergences.append(_kl(truth, scores))
 
-    def per_image(self) -> np.ndarray:
-        """The metric of every labelled image: 1 right, 0 wrong."""
-        return np.array([right for right in self.right1 if right is not None], np.float64)
+    def about(self) -> dict[str, str]:
+        """Nothing: there is one way to read class scores."""
+        return {}
 
     def metrics(self, reference: ClassificationScore) -> dict[str, float]:
         """`top1` and `top5` (where there are labels), `agreement` of Top-1 with FP32, and the mean `kl` in nats."""
         found: dict[str, float] = {}
-        labelled = [right for right in self.right1 if right is not None]
-        if labelled:
-            found["top1"] = float(np.mean(labelled))
+        if self.labelled:
+            found["top1"] = float(np.mean([right for right in self.right1 if right is not None]))
             found["top5"] = float(np.mean([right for right in self.right5 if right is not None]))
         found["agreement"] = float(np.mean(np.equal(self.predictions, reference.predictions)))
         found["kl"] = float(np.mean(self.divergences))
         return found
+
+    def resampled(self, counts: np.ndarray) -> np.ndarray:
+        """`top1` of resamples of the labelled images."""
+        right = np.array([right for right in self.right1 if right is not None], np.float64)
+        return counts @ right / counts.sum(axis=1)
+
+    def row(self, place: int) -> dict[str, Any]:
+        """`prediction`: the Top-1 class."""
+        return {"prediction": self.predictions[place]}
 
 
 def _kl(reference: np.ndarray, other: np.ndarray) -> float:

@@ -26,6 +26,7 @@ class Family:
         layout: what the outputs look like, for messages; `c` is the number of classes.
         fits: whether one image's outputs look like that.
         decode: one image's outputs to boxes in input pixels whose score is above a least one.
+        classes: how many classes the outputs tell apart; None where their shapes do not say.
         overlaps: whether boxes overlap, so that they need suppression.
     """
 
@@ -35,6 +36,7 @@ class Family:
     fits: Callable[[Outputs, Size], bool]
     decode: Callable[[Outputs, Size, float], Boxes]
     overlaps: bool = True
+    classes: Callable[[Outputs], int] | None = None
 
 
 def only(outputs: Outputs, rank: int) -> np.ndarray | None:

@@ -46,10 +46,17 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
     return Boxes.above(np.concatenate([centre - distance[:, :2], centre + distance[:, 2:]], axis=1), scores, least)
 
 
+def _classes(outputs: Outputs) -> int:
+    widths = {value.shape[-1] for value in outputs.values() if value.ndim >= 2} - {4 * _BINS}
+    # 32 classes look like distances.
+    return widths.pop() if widths else 4 * _BINS
+
+
 FAMILY = Family(
     name="nanodet",
     networks="NanoDet",
     layout="for each of the strides 8, 16, 32 with n cells: n x c scores and n x 32 distances, in any order",
     fits=_fits,
     decode=_decode,
+    classes=_classes,
 )

@@ -46,5 +46,6 @@ FAMILY = Family(
     layout="1 x k x 4 boxes (centre and size, 0 to 1) and 1 x k x c logits or scores, or both as 1 x k x (4 + c); k is 300",
     fits=_fits,
     decode=_decode,
+    classes=lambda outputs: _parts(outputs)[1].shape[1],
     overlaps=False,
 )

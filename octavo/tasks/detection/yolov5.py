@@ -29,4 +29,5 @@ FAMILY = Family(
     layout="1 x 3n x (5 + c): centre, size, objectness, class scores of 3 anchors at n cells; 1 x 25200 x 85 for 640x640",
     fits=_fits,
     decode=_decode,
+    classes=lambda outputs: only(outputs, 3).shape[2] - 5,
 )

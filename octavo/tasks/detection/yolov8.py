@@ -29,4 +29,5 @@ FAMILY = Family(
     layout="1 x (4 + c) x n: centre, size, class scores at each of n cells; 1 x 84 x 8400 for 640x640",
     fits=_fits,
     decode=_decode,
+    classes=lambda outputs: only(outputs, 3).shape[1] - 4,
 )

@@ -51,6 +51,7 @@ FAMILY = Family(
     layout="1 x n x (5 + c): centre and log of size, in cells, objectness, class scores at n cells; 1 x 3549 x 85 for 416x416",
     fits=_fits,
     decode=_decode,
+    classes=yolov5.FAMILY.classes,
 )
 DECODED = Family(
     name="yolox-decoded",
@@ -58,4 +59,5 @@ DECODED = Family(
     layout="1 x n x (5 + c): centre and size in pixels, objectness, class scores",
     fits=_fits_decoded,
     decode=yolov5.FAMILY.decode,
+    classes=yolov5.FAMILY.classes,
 )

@@ -1,0 +1,165 @@
+"""The evidence of a detector: average precision where boxes are annotated, and its boxes held against FP32's on every image."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import DataError
+from octavo.images.dataset import Classes, Item
+from octavo.images.frame import Frame
+from octavo.images.objects import Objects
+from octavo.params.grammar import Detection, Input
+from octavo.tasks.detection import detect, family_of
+from octavo.tasks.detection.ap import average_precision
+from octavo.tasks.detection.boxes import Boxes
+from octavo.tasks.detection.family import Family
+from octavo.tasks.detection.matching import matched
+from octavo.tasks.detection.names import class_names
+from octavo.tasks.detection.resampled import Curves
+from octavo.tasks.score import Outputs
+
+__all__ = ["DetectionScore"]
+
+# IoU of two boxes that are the same object.
+SAME = 0.5
+
+
+class DetectionScore:
+    """Boxes of one variant, image by image; see `octavo.tasks.score.Score`.
+
+    Attributes:
+        family: how FP32's outputs are read; None before the first image.
+        found: the boxes of every image, on the photo, by falling score.
+        truth: the annotated ones; None where an image has no annotation.
+    """
+
+    metric = "ap"
+    to_fp32 = ("match_f1", "match_iou", "match_score_diff")
+    agrees = "match_f1"
+    least = 50
+
+    def __init__(self, task: Detection, spec: Input) -> None:
+        self.task, self.spec = task, spec
+        self.family: Family | None = None
+        self.found: list[Boxes] = []
+        self.truth: list[Objects | None] = []
+
+    @classmethod
+    def classes(cls, task: Detection, outputs: Outputs, size: tuple[int, int]) -> Classes:
+        """Names from params.yaml, the number from the outputs where their layout tells it.
+
+        Raises:
+            DataError: the outputs are of no known family, or there are more or fewer names than classes.
+        """
+        family, names = family_of(outputs, size, task.decoder), class_names(task)
+        count = family.classes(outputs) if family.classes else None
+        if names is not None and count is not None and len(names) != count:
+            raise DataError(
+                f"`task.classes` has {len(names)} names, the outputs (read as {family.name}) have {count} classes",
+                "give one name a class, in the order of the model's class index, or check `task.decoder`",
+            )
+        return Classes(count if names is None else len(names), names)
+
+    @property
+    def labelled(self) -> int:
+        """Images with annotations, be it that there is nothing to be found in them; 0 where nothing is to be found in any."""
+        return len(self._labelled())
+
+    def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
+        """Decode one image.
+
+        Raises:
+            DataError: FP32's outputs are of no known family.
+        """
+        frame = Frame.of(*item.shape, self.spec)
+        self.family = self.family or family_of(reference, frame.input, self.task.decoder)
+        self.found.append(detect(outputs, self.family, frame, self.task))
+        self.truth.append(item.objects)
+
+    def about(self) -> dict[str, str]:
+        """`decoder`: the family that the outputs were read as."""
+        return {"decoder": self.family.name} if self.family else {}
+
+    def metrics(self, reference: DetectionScore) -> dict[str, float]:
+        """COCO's figures (`octavo.tasks.detection.ap`), `ap.<class>` of each, and how the boxes compare with FP32's.
+
+        `match_f1`: of the sure boxes of both, the share that has its partner (F1, so that misses and false ones count);
+        `match_iou`: mean IoU of the partners; `match_score_diff`: mean absolute difference of their scores; `sure_boxes`: how many.
+        """
+        found: dict[str, float] = {}
+        rows = self._labelled()
+        if rows:
+            names = class_names(self.task)
+            ap = average_precision(_annotations(self.truth, rows), _detections(self.found, rows), rows)
+            found |= ap.figures
+            found |= {f"ap.{names[kind] if names else kind}": value for kind, value in ap.classes.items()}
+        pairs = [self._compared(reference, place) for place in range(len(self.found))]
+        boxes = sum(both for _, _, both in pairs)
+        iou = np.concatenate([np.zeros(0), *(each for each, _, _ in pairs)])
+        apart = np.concatenate([np.zeros(0), *(each for _, each, _ in pairs)])
+        found["sure_boxes"] = sum(len(self._sure(place)) for place in range(len(self.found)))
+        if boxes:
+            found["match_f1"] = 2 * len(iou) / boxes
+        if len(iou):
+            found["match_iou"], found["match_score_diff"] = float(iou.mean()), float(apart.mean())
+        return found
+
+    def resampled(self, counts: np.ndarray) -> np.ndarray:
+        """`ap` of resamples of the annotated images; see `octavo.tasks.detection.resampled`."""
+        return self._curves.resampled(counts)
+
+    def row(self, place: int) -> dict[str, Any]:
+        """`boxes`: how many are sure."""
+        return {"boxes": len(self._sure(place))}
+
+    def match_f1(self, reference: DetectionScore, place: int) -> float:
+        """Of one image: how alike its sure boxes and FP32's are, 1 where neither has one."""
+        iou, _, boxes = self._compared(reference, place)
+        return 2 * len(iou) / boxes if boxes else 1.0
+
+    @cached_property
+    def _curves(self) -> Curves:
+        rows = self._labelled()
+        return Curves([self.truth[place] for place in rows], [self.found[place] for place in rows])
+
+    def _labelled(self) -> list[int]:
+        rows = [place for place, objects in enumerate(self.truth) if objects is not None]
+        return rows if any((~self.truth[place].crowd).any() for place in rows) else []
+
+    def _sure(self, place: int) -> Boxes:
+        boxes = self.found[place]
+        return boxes.taken(boxes.scores >= self.task.sure)
+
+    def _compared(self, reference: DetectionScore, place: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """(IoU and difference of score of each pair of partners, number of sure boxes of both)."""
+        mine, theirs = self._sure(place), reference._sure(place)
+        pairs = matched(mine, Objects.of(theirs.xyxy, theirs.classes), np.array([SAME]))
+        hit = pairs.partner[0] >= 0
+        apart = np.abs(mine.scores[pairs.found[hit]] - theirs.scores[pairs.partner[0][hit]])
+        return pairs.iou[hit], apart, len(mine) + len(theirs)
+
+
+def _annotations(truth: list[Objects | None], rows: list[int]) -> list[dict[str, Any]]:
+    return [
+        {"image_id": place, "category_id": int(kind), "bbox": _xywh(box), "iscrowd": int(crowd), "area": float(area)}
+        for place in rows
+        for box, kind, crowd, area in zip(
+            truth[place].xyxy, truth[place].classes, truth[place].crowd, truth[place].area, strict=True
+        )
+    ]
+
+
+def _detections(found: list[Boxes], rows: list[int]) -> list[dict[str, Any]]:
+    return [
+        {"image_id": place, "category_id": int(kind), "bbox": _xywh(box), "score": float(score)}
+        for place in rows
+        for box, kind, score in zip(found[place].xyxy, found[place].classes, found[place].scores, strict=True)
+    ]
+
+
+def _xywh(box: np.ndarray) -> list[float]:
+    # Corners the wrong way round, as a broken model may write them, are no area.
+    return [float(box[0]), float(box[1]), max(0.0, float(box[2] - box[0])), max(0.0, float(box[3] - box[1]))]

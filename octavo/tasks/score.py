@@ -1,0 +1,61 @@
+"""What the evidence asks of a task: scores of one variant, image by image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from octavo.images.dataset import Classes, Item
+from octavo.params.grammar import Input
+
+__all__ = ["Outputs", "Score"]
+
+Outputs = Mapping[str, np.ndarray]
+
+
+class Score(Protocol):
+    """Running scores of one variant of a model.
+
+    Attributes:
+        metric: the key of `metrics` that must be kept.
+        to_fp32: the keys of `metrics` that compare with FP32, and say nothing of FP32 itself.
+        agrees: the one of them that tells whether two models answer alike, from 0 to 1.
+        least: labelled images below which the metric is worth little; the record has a warning then.
+        labelled: images so far that count for the metric.
+    """
+
+    metric: ClassVar[str]
+    to_fp32: ClassVar[tuple[str, ...]]
+    agrees: ClassVar[str]
+    least: ClassVar[int]
+    labelled: int
+
+    def __init__(self, task: Any, spec: Input) -> None: ...
+
+    @classmethod
+    def classes(cls, task: Any, outputs: Outputs, size: tuple[int, int]) -> Classes:
+        """What FP32's outputs on some input of (rows, columns) say of the model's classes; the input need not be an image."""
+
+    def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
+        """Add one image: the variant's outputs, FP32's on the same image (for FP32 itself, the same), and the image."""
+
+    def about(self) -> dict[str, str]:
+        """How the outputs were read, in words, for the record."""
+
+    def metrics(self, reference: Score) -> dict[str, float]:
+        """All figures over the images so far; without labels, those of `to_fp32` alone."""
+
+    def resampled(self, counts: np.ndarray) -> np.ndarray:
+        """`metric` over resamples of the labelled images.
+
+        Args:
+            counts: int, resamples x labelled images: how often each is drawn.
+
+        Returns:
+            float64, one value a resample.
+        """
+
+    def row(self, place: int) -> dict[str, Any]:
+        """What images.csv shows of one image."""

@@ -1,0 +1,208 @@
+"""Average precision, its resamples and the fidelity of boxes, against the library and against counting by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import DataError
+from octavo.evidence.bootstrap import paired_ratio
+from octavo.images.dataset import Item
+from octavo.images.objects import Objects
+from octavo.params.grammar import Detection, Input
+from octavo.tasks.detection.ap import average_precision
+from octavo.tasks.detection.boxes import Boxes
+from octavo.tasks.detection.matching import matched, overlaps
+from octavo.tasks.detection.resampled import Curves
+from octavo.tasks.detection.score import DetectionScore
+
+TASK = Detection(name="detection")
+SPEC = Input(size=(64, 64))
+STRIDES = (8, 16, 32)
+CELLS = 64 + 16 + 4
+
+
+def scene(generator: np.random.Generator, classes: int = 3, crowds: bool = True, ties: bool = True) -> tuple[Objects, Boxes]:
+    """Some annotated boxes, and found ones: shifted copies of them, wrong classes, boxes out of nowhere, scores with ties."""
+    count = int(generator.integers(0, 7))
+    corner = generator.uniform(0, 200, (count, 2))
+    truth = np.concatenate([corner, corner + generator.uniform(5, 80, (count, 2))], axis=1)
+    kinds = generator.integers(0, classes, count)
+    crowd = generator.random(count) < (0.15 if crowds else 0)
+    copies = np.repeat(np.arange(count), generator.integers(0, 3, count))
+    shifted = truth[copies] + generator.normal(0, 3, (len(copies), 4))
+    more = int(generator.integers(0, 4))
+    stray = generator.uniform(0, 200, (more, 2))
+    shifted[:, 2:] = np.maximum(shifted[:, 2:], shifted[:, :2] + 1)
+    found = np.concatenate([shifted, np.concatenate([stray, stray + 20], axis=1)])
+    wrong = generator.random(len(copies)) < 0.2
+    labels = np.concatenate([np.where(wrong, generator.integers(0, classes, len(copies)), kinds[copies]), np.zeros(more, int)])
+    scores = np.round(generator.random(len(found)), 1 if ties else 9)
+    return Objects.of(truth, kinds, crowd), Boxes.of(found, scores, labels).best(300)
+
+
+def library(scenes: list[tuple[Objects, Boxes]]) -> float:
+    truth, found = [], []
+    for image, (objects, boxes) in enumerate(scenes):
+        for box, kind, crowd, area in zip(objects.xyxy, objects.classes, objects.crowd, objects.area, strict=True):
+            row = {"image_id": image, "category_id": int(kind), "bbox": [*box[:2], *(box[2:] - box[:2])]}
+            truth.append(row | {"iscrowd": int(crowd), "area": area})
+        for box, score, kind in zip(boxes.xyxy, boxes.scores, boxes.classes, strict=True):
+            found.append(
+                {"image_id": image, "category_id": int(kind), "bbox": [*box[:2], *(box[2:] - box[:2])], "score": float(score)}
+            )
+    return average_precision(truth, found, range(len(scenes))).figures["ap"]
+
+
+class TestResampled:
+    @given(st.integers(0, 10_000), st.integers(1, 12))
+    @settings(deadline=None, max_examples=60)
+    def test_every_image_once_is_the_library_s_ap(self, seed, count):
+        generator = np.random.default_rng(seed)
+        scenes = [scene(generator) for _ in range(count)]
+        curves = Curves([truth for truth, _ in scenes], [found for _, found in scenes])
+        expected = library(scenes) if any((~truth.crowd).any() for truth, _ in scenes) else 0
+        assert curves.resampled(np.ones((1, count), int))[0] == pytest.approx(max(expected, 0), abs=1e-9)
+
+    @given(st.integers(0, 10_000))
+    @settings(deadline=None, max_examples=30)
+    def test_an_image_drawn_twice_counts_as_two_images(self, seed):
+        generator = np.random.default_rng(seed)
+        # Equal scores rank by their images' order, in which copies lie together or apart.
+        scenes = [scene(generator, ties=False) for _ in range(5)]
+        counts = generator.integers(0, 4, (3, 5))
+        counts[:, 0] += 1
+        curves = Curves([truth for truth, _ in scenes], [found for _, found in scenes])
+        for row, value in zip(counts, curves.resampled(counts), strict=True):
+            copies = [pair for pair, times in zip(scenes, row, strict=True) for _ in range(times)]
+            expected = library(copies) if any((~truth.crowd).any() for truth, _ in copies) else 0
+            assert value == pytest.approx(max(expected, 0), abs=1e-9)
+
+    def test_chunks_change_nothing(self, monkeypatch):
+        generator = np.random.default_rng(3)
+        scenes = [scene(generator) for _ in range(8)]
+        counts = generator.integers(0, 3, (50, 8))
+        curves = Curves([truth for truth, _ in scenes], [found for _, found in scenes])
+        whole = curves.resampled(counts)
+        monkeypatch.setattr("octavo.tasks.detection.resampled._CELLS", 40)
+        assert curves.resampled(counts).tolist() == whole.tolist()
+
+    def test_a_worse_variant_has_an_interval_below_one(self):
+        generator = np.random.default_rng(5)
+        truth = [scene(generator, crowds=False)[0] for _ in range(120)]
+        exact = [Boxes.of(objects.xyxy, np.full(len(objects), 0.9), objects.classes) for objects in truth]
+        half = [boxes.taken(np.arange(len(boxes)) % 2 == 0) for boxes in exact]
+        reference, variant = Curves(truth, exact).resampled, Curves(truth, half).resampled
+        interval = paired_ratio(variant, reference, len(truth), resamples=300, seed=0)
+        assert 0.3 < interval.low < interval.estimate < interval.high < 0.9
+        same = paired_ratio(reference, reference, len(truth), resamples=300, seed=0)
+        assert (same.low, same.estimate, same.high) == (1, 1, 1)
+
+
+class TestMatching:
+    def test_overlaps(self):
+        a, b = np.array([[0, 0, 10, 10.0]]), np.array([[5, 0, 15, 10.0], [20, 20, 30, 30], [0, 0, 10, 10], [3, 3, 3, 3]])
+        assert overlaps(a, b)[0] == pytest.approx([50 / 150, 0, 1, 0])
+        assert overlaps(a, b, np.array([True, False, False, False]))[0, 0] == pytest.approx(0.5)
+
+    def test_each_annotated_box_is_taken_once_by_the_surest(self):
+        truth = Objects.of([[0, 0, 10, 10]], [1])
+        found = Boxes.of([[0, 0, 10, 9], [0, 0, 10, 10], [0, 0, 10, 10]], [0.9, 0.8, 0.7], [1, 1, 2])
+        pairs = matched(found, truth)
+        assert pairs.found.tolist() == [0, 1, 2]
+        assert pairs.partner[0].tolist() == [0, -1, -1]
+        assert pairs.partner[-1].tolist() == [-1, 0, -1], "at IoU .95 the surest is no partner any more"
+        assert pairs.iou.tolist() == [pytest.approx(0.9), 0, 0]
+
+    def test_nothing_found_and_nothing_there(self):
+        empty = Boxes.of(np.zeros((0, 4)), [], [])
+        assert matched(empty, Objects.of([[0, 0, 1, 1]], [0])).partner.shape == (10, 0)
+        assert matched(Boxes.of([[0, 0, 1, 1]], [1], [0]), Objects.of([], [])).partner.tolist() == [[-1]] * 10
+
+
+def yolo(boxes: list[tuple[float, float, float, float, int, float]], classes: int = 3) -> dict[str, np.ndarray]:
+    """Outputs in YOLOv8's layout for an input of 64x64, with these boxes (corners, class, score)."""
+    rows = np.zeros((4 + classes, CELLS), np.float32)
+    for place, (x1, y1, x2, y2, kind, score) in enumerate(boxes):
+        rows[:4, place] = (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1
+        rows[4 + kind, place] = score
+    return {"output0": rows[None]}
+
+
+def photo(objects: Objects | None, shape: tuple[int, int] = (64, 64)) -> Item:
+    return Item(None, "a.png", "0", None, objects, shape)
+
+
+class TestScore:
+    truth = Objects.of([[0, 0, 20, 20], [30, 30, 60, 60]], [0, 2])
+    right = yolo([(0, 0, 20, 20, 0, 0.9), (30, 30, 60, 60, 2, 0.8)])
+
+    def both(self, outputs, objects, times=1):
+        reference, variant = DetectionScore(TASK, SPEC), DetectionScore(TASK, SPEC)
+        for _ in range(times):
+            reference.update(self.right, self.right, photo(objects))
+            variant.update(outputs, self.right, photo(objects))
+        return reference, variant
+
+    def test_exact_boxes(self):
+        reference, variant = self.both(self.right, self.truth)
+        figures = variant.metrics(reference)
+        assert figures["ap"] == figures["ap50"] == figures["ap.0"] == figures["ap.2"] == pytest.approx(1)
+        assert figures["match_f1"] == figures["match_iou"] == 1
+        assert figures["match_score_diff"] == 0
+        assert figures["sure_boxes"] == 2
+        assert figures["ap_small"] == pytest.approx(1)
+        assert reference.about() == {"decoder": "yolov8"}
+        assert variant.resampled(np.array([[1], [3]])) == pytest.approx([1, 1])
+
+    def test_a_missed_a_moved_and_a_false_box(self):
+        moved = yolo([(0, 0, 20, 16, 0, 0.7), (5, 40, 20, 60, 1, 0.6)])
+        reference, variant = self.both(moved, self.truth)
+        figures = variant.metrics(reference)
+        assert figures["match_f1"] == pytest.approx(2 * 1 / 4)
+        assert figures["match_iou"] == pytest.approx(0.8, abs=1e-6)
+        assert figures["match_score_diff"] == pytest.approx(0.2, abs=1e-6)
+        assert figures["ap.2"] == 0
+        assert figures["ap"] == pytest.approx(figures["ap.0"] / 2)
+        assert variant.match_f1(reference, 0) == pytest.approx(0.5)
+
+    def test_a_broken_model_finds_nothing(self):
+        reference, variant = self.both(yolo([]), self.truth, 2)
+        figures = variant.metrics(reference)
+        assert figures["ap"] == figures["match_f1"] == 0
+        assert "match_iou" not in figures
+        assert variant.resampled(np.ones((1, 2))).tolist() == [0]
+        assert reference.resampled(np.ones((1, 2))) == pytest.approx([1])
+
+    def test_without_annotations_there_is_fidelity_alone(self):
+        reference, variant = self.both(self.right, None)
+        assert set(variant.metrics(reference)) == {"sure_boxes", "match_f1", "match_iou", "match_score_diff"}
+        assert variant.labelled == 0
+
+    def test_an_image_with_nothing_in_it_counts_its_false_boxes(self):
+        score = DetectionScore(TASK, SPEC)
+        score.update(self.right, self.right, photo(self.truth))
+        alone = score.metrics(score)["ap"]
+        surer = yolo([(0, 0, 20, 20, 0, 0.99)])
+        score.update(surer, surer, photo(Objects.of([], [])))
+        assert score.labelled == 2
+        assert score.metrics(score)["ap"] < alone
+        nothing = DetectionScore(TASK, SPEC)
+        nothing.update(self.right, self.right, photo(Objects.of([], [])))
+        assert nothing.labelled == 0
+        assert "ap" not in nothing.metrics(nothing)
+
+    def test_boxes_are_on_the_photo(self):
+        score = DetectionScore(TASK, SPEC)
+        score.update(self.right, self.right, photo(Objects.of([[0, 0, 40, 10]], [0]), (32, 128)))
+        assert score.metrics(score)["ap.0"] == pytest.approx(1)
+
+    def test_classes_by_name(self):
+        named = TASK.model_copy(update={"classes": ("cat", "dog", "owl")})
+        score = DetectionScore(named, SPEC)
+        score.update(self.right, self.right, photo(self.truth))
+        assert {"ap.cat", "ap.owl"} <= set(score.metrics(score))
+        assert DetectionScore.classes(named, self.right, (64, 64)).names == ("cat", "dog", "owl")
+        assert DetectionScore.classes(TASK, self.right, (64, 64)).count == 3
+        with pytest.raises(DataError, match="2 names, the outputs \\(read as yolov8\\) have 3 classes"):
+            DetectionScore.classes(TASK.model_copy(update={"classes": ("cat", "dog")}), self.right, (64, 64))
