@@ -185,8 +185,8 @@ class TestDatasets:
         write_images(tmp_path, 1, seed=1)
         with pytest.raises(DataError, match="lies beside the class folders"):
             open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here")
-        with pytest.raises(ParamsError, match="'coco' has no reader in this version"):
-            open_set(ImageSet(format="coco", path=str(tmp_path)), "here")
+        with pytest.raises(ParamsError, match="'masks' has no reader in this version"):
+            open_set(ImageSet(format="masks", path=str(tmp_path)), "here")
 
     def test_a_shared_image_is_found_by_content_not_by_name(self, tmp_path):
         first = write_images(tmp_path / "a", 2, seed=1)

@@ -11,7 +11,7 @@ import numpy as np
 from octavo.errors import DataError, ParamsError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.images.decode import EXTENSIONS, read_image
-from octavo.images.formats import READERS, Classes
+from octavo.images.formats import READERS, Classes, Listed
 from octavo.images.objects import Objects
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
@@ -50,14 +50,14 @@ def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
     Args:
         images: the set's block of params.yaml.
         where: the block's path (`models.lite0.data.validation`), for errors.
-        classes: what is known of the model's classes; labels are held against it.
+        classes: what is known of the model's classes; labels and objects are held against it.
 
     Returns:
         Items in the order of their names.
 
     Raises:
-        DataError: the folder is missing or holds no image, or a label lies outside the classes.
-        ParamsError: no reader for the format.
+        DataError: the folder is missing or holds no image, or a label or object lies outside the classes, or the reader refuses it.
+        ParamsError: no reader for the format, or `task.classes` names more or fewer classes than the model has.
     """
     root = Path(images.path)
     if images.format not in READERS:
@@ -68,14 +68,13 @@ def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
         raise DataError(
             f"{where}.path: no folder {root}", "correct the path, or run `dvc repro` (or `dvc pull`) to make or fetch it"
         )
-    listed = READERS[images.format](root, images, where, classes)
-    outside = [image for image in listed if classes.count is not None and image.label is not None and image.label >= classes.count]
-    if outside:
-        raise DataError(
-            f"{where}: {outside[0].path} is labelled class {outside[0].label}, the model has classes 0..{(classes.count or 1) - 1}"
-            f" ({len(outside)} such images)",
-            "correct the class map (`annotations`, classes.json or the folder names)",
+    if classes.names is not None and classes.count not in (None, len(classes.names)):
+        raise ParamsError(
+            f"`task.classes` names {len(classes.names)} classes, the model tells {classes.count} apart",
+            "name all of them, in the model's order",
         )
+    listed = READERS[images.format](root, images, where, classes)
+    _refuse_outside(listed, where, classes)
     if not listed:
         raise DataError(
             f"{where}.path: {root} holds no image ({', '.join(sorted(EXTENSIONS))})", "put images there or correct the path"
@@ -94,6 +93,25 @@ def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
     if images.limit is not None and images.limit < len(items):
         items = pick(items, images.limit, images.seed)
     return items
+
+
+def _refuse_outside(images: Sequence[Listed], where: str, classes: Classes) -> None:
+    """Hold the class of every label and object against the classes that the model has."""
+    count = classes.count if classes.names is None else len(classes.names)
+    found = [(image, max(_classes_of(image), default=-1)) for image in images]
+    outside = [(image, index) for image, index in found if count is not None and index >= count]
+    if outside:
+        image, index = outside[0]
+        what = "is labelled" if image.objects is None else "has an object of"
+        raise DataError(
+            f"{where}: {image.path} {what} class {index}, the model has classes 0..{(count or 1) - 1} ({len(outside)} such images)",
+            "correct the class map (`class_map`, `annotations`, classes.json or the folder names)",
+        )
+
+
+def _classes_of(image: Listed) -> list[int]:
+    labels = [] if image.label is None else [image.label]
+    return labels if image.objects is None else labels + image.objects.classes.tolist()
 
 
 def refuse_overlap(first: Iterable[tuple[str, str]], second: Iterable[tuple[str, str]], first_is: str, second_is: str) -> None:

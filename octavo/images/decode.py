@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from octavo.errors import DataError
 
-__all__ = ["EXTENSIONS", "decode", "read_image"]
+__all__ = ["EXTENSIONS", "decode", "read_image", "read_shape"]
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
+# EXIF orientations that exchange height and width.
+_TURNED = frozenset({5, 6, 7, 8})
 MEND = "replace or remove the file, or set `data.on_bad_image: skip` in params.yaml (skipped images are counted and listed)"
 
 
@@ -23,11 +27,21 @@ def read_image(path: str | Path) -> np.ndarray:
     Raises:
         DataError: the file is missing, truncated, no image, or absurdly large.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}", MEND) from error
-    return decode(data, str(path))
+    return decode(_bytes(path), str(path))
+
+
+def read_shape(path: str | Path) -> tuple[int, int]:
+    """(rows, columns) that `read_image` gives, EXIF orientation applied; pixels are not decoded.
+
+    Raises:
+        DataError: the file is missing, no image, or absurdly large. A file cut short after its header goes unnoticed.
+    """
+    data = _bytes(path)
+    with _readable(str(path)), Image.open(io.BytesIO(data)) as image:
+        # Behind the pixels of a PNG Pillow finds EXIF data only by decoding them all.
+        exif = Image.Image.getexif(image) if image.format == "PNG" and b"eXIf" not in data else image.getexif()
+        columns, rows = image.size
+        return (columns, rows) if exif.get(ExifTags.Base.Orientation) in _TURNED else (rows, columns)
 
 
 def decode(data: bytes, name: str) -> np.ndarray:
@@ -48,19 +62,32 @@ def decode(data: bytes, name: str) -> np.ndarray:
     """
     if not data:
         raise DataError(f"{name} is an empty file", MEND)
+    with _readable(name), Image.open(io.BytesIO(data)) as image:
+        image.load()
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):
+            # Pillow's own conversion clips at 255 instead of scaling.
+            grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+            return np.repeat(grey[:, :, None], 3, axis=2)
+        if image.mode == "F":
+            raise DataError(f"{name} holds floating-point pixels, which have no fixed range", MEND)
+        return np.asarray(image.convert("RGB"))
+
+
+def _bytes(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}", MEND) from error
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """What Pillow says of a file that is no image, as an error that names it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as image:
-                image.load()
-                image = ImageOps.exif_transpose(image)
-                if image.mode.startswith("I"):
-                    # Pillow's own conversion clips at 255 instead of scaling.
-                    grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-                    return np.repeat(grey[:, :, None], 3, axis=2)
-                if image.mode == "F":
-                    raise DataError(f"{name} holds floating-point pixels, which have no fixed range", MEND)
-                return np.asarray(image.convert("RGB"))
+            yield
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError) as error:
         raise DataError(f"{name} is not a readable image: {' '.join(str(error).split())}", MEND) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

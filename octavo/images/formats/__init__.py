@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from octavo.images.formats import folder, imagefolder
+from octavo.images.formats import coco, folder, imagefolder, voc, yolo
 from octavo.images.formats.listed import Classes, Listed, Reader
 
 __all__ = ["READERS", "Classes", "Listed"]
 
 # `format` of a set in params.yaml -> what reads it.
 READERS: dict[str, Reader] = {
+    "coco": coco.read,
     "folder": folder.read,
     "imagefolder": imagefolder.read,
+    "voc": voc.read,
+    "yolo": yolo.read,
 }

@@ -10,7 +10,10 @@ from octavo.images.decode import EXTENSIONS
 from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet
 
-__all__ = ["Classes", "Listed", "Reader", "image_files"]
+__all__ = ["GAPS", "Classes", "Listed", "Reader", "image_files"]
+
+# Names that stand for no class, where class indices have gaps (torchvision's detectors keep COCO's 91 category ids).
+GAPS = frozenset({"N/A", "__background__"})
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,17 @@ class Classes:
     Attributes:
         count: how many there are; None where the graph does not say.
         names: in the order of the model's class index (`task.classes`); None where params.yaml does not give them.
+        scored: whether labels are going to be scored, so that which class is which must be told and not guessed.
     """
 
     count: int | None = None
     names: tuple[str, ...] | None = None
+    scored: bool = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether class indices matter; calibration asks nothing of them."""
+        return self.scored or self.count is not None or self.names is not None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,92 @@
+"""Where the annotations of a set lie, and which image file a name in them means; no name leads out of the set's folder."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from octavo.errors import DataError
+from octavo.images.formats.listed import image_files
+from octavo.params.grammar import ImageSet
+
+__all__ = ["ImageFinder", "annotations_path", "refuse_outside", "shown"]
+
+# How many names an error lists.
+_SHOWN = 8
+
+
+def annotations_path(root: Path, images: ImageSet, where: str) -> Path | None:
+    """The file or folder that `annotations` names: below the set's folder, else below the project's; None without the setting.
+
+    Raises:
+        DataError: it is at neither place.
+    """
+    if images.annotations is None:
+        return None
+    for path in (root / images.annotations, Path(images.annotations)):
+        if path.exists():
+            return path
+    raise DataError(
+        f"{where}.annotations: no file or folder {root / images.annotations} or {images.annotations}",
+        f"correct it; it is looked for below {root}, then below the project's folder",
+    )
+
+
+class ImageFinder:
+    """Image files below a folder by the names that annotations have for them.
+
+    Args:
+        root: the set's folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._by_base: dict[str, list[Path]] | None = None
+
+    def find(self, name: str, entry: str) -> Path | None:
+        """Look for a file as it is named below the folder, then below its `images`, then by its base name anywhere below.
+
+        Args:
+            name: as the annotations have it.
+            entry: the annotations' file, and the place in it, for errors.
+
+        Returns:
+            None where there is no such file.
+
+        Raises:
+            DataError: the name leads out of the folder, or several files bear it.
+        """
+        refuse_outside(name, entry, self._root)
+        name = name.replace("\\", "/")
+        for path in (self._root / name, self._root / "images" / name):
+            if path.is_file():
+                return path
+        found = self._of_base(PurePosixPath(name).name)
+        if len(found) > 1:
+            raise DataError(
+                f"{entry}: the image {name!r} may be any of {shown([str(path) for path in found])}",
+                f"name it by its path below {self._root}",
+            )
+        return found[0] if found else None
+
+    def _of_base(self, base: str) -> list[Path]:
+        if self._by_base is None:
+            self._by_base = defaultdict(list)
+            for path in image_files(self._root):
+                self._by_base[path.name].append(path)
+        return self._by_base.get(base, [])
+
+
+def refuse_outside(name: str, entry: str, root: Path) -> None:
+    """Refuse an image's name that leads out of the set's folder, as Windows or as others read it.
+
+    Raises:
+        DataError: it is absolute, or climbs with `..`.
+    """
+    if PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor or ".." in PureWindowsPath(name).parts:
+        raise DataError(f"{entry}: the image name {name!r} leads out of the set's folder", f"name it by its path below {root}")
+
+
+def shown(names: list[str]) -> str:
+    """The first few of many names, for an error."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
