@@ -14,13 +14,14 @@ from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.files import write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.images.dataset import Images, open_set
+from octavo.images.resolutions import named, refuse_fixed
 from octavo.layout import metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import say, track
 from octavo.runtime.benchmark import latencies, load_ms, peak_memory_mib
 from octavo.runtime.host import fingerprint
-from octavo.runtime.session import session_config, session_warning
+from octavo.runtime.session import Session, session_config, session_warning
 
 
 def main() -> None:
@@ -44,15 +45,16 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
     """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
     settings = spec.benchmark
     items = open_set(spec.data.validation, f"models.{model}.data.validation")
-    sizes = [(side, side) for side in settings.resolutions] or [spec.input.size]
+    refuse_fixed(settings.sizes, Session(runs["fp32"]).input_shapes[name], spec.input.layout)
+    sizes = dict.fromkeys([spec.input.size, *settings.sizes])
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
     record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
 
     plan = list(product(settings.providers, settings.threads, settings.batch, sizes))
     for provider, threads, batch, size in plan:
-        images = Images(items, spec.input.model_copy(update={"size": size}), "skip")
+        images = Images(items, spec.input.at(size), "skip")
         feeds = {name: np.concatenate([tensor for _, tensor in islice(cycle(list(islice(images, batch))), batch)])}
-        rounds = iter(track(range(settings.rounds), f"timing {model}: {provider}, {threads} threads, batch {batch}"))
+        rounds = iter(track(range(settings.rounds), f"timing {model}: {provider}, {threads} threads, batch {batch}, {named(size)}"))
         timed = latencies(
             runs,
             feeds,
@@ -62,7 +64,7 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
             warmup=settings.warmup,
             progress=lambda rounds=rounds: next(rounds, None),
         )
-        key = f"{provider}.t{threads}.b{batch}" + (f".{size[0]}x{size[1]}" if settings.resolutions else "")
+        key = f"{provider}.t{threads}.b{batch}" + ("" if size == spec.input.size else f".{named(size)}")
         for variant, latency in timed.items():
             low, high = latency.interval()
             record |= {

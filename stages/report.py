@@ -1,6 +1,6 @@
-"""Join accuracy.json and latency.json: with --model, write that model's report.md and tradeoff.csv; without, print all tables.
+"""Join accuracy.json and latency.json: with --model, write that model's report.md and plots; without, print all tables.
 
-Reads metrics only; runs no model.
+Reads metrics only; runs no model. The plots are tradeoff.csv and resolutions.csv.
 """
 
 from rich.console import Console
@@ -8,7 +8,7 @@ from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
-from octavo.evidence.report import caption, headings, markdown, rows, shortfalls, tradeoff
+from octavo.evidence.report import caption, headings, markdown, resolutions, rows, shortfalls, tradeoff
 from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
@@ -41,6 +41,7 @@ def _write(name: str) -> None:
     accuracy, latency = _records(name)
     write_text(metrics_dir(name) / "report.md", markdown(name, accuracy, latency))
     write_csv(metrics_dir(name) / "tradeoff.csv", tradeoff(accuracy, latency))
+    write_csv(metrics_dir(name) / "resolutions.csv", resolutions(accuracy, latency))
     for note in shortfalls(latency):
         say(f"note: {name}: {note}")
 

@@ -1,8 +1,9 @@
 """Prove what was kept: every variant against FP32 on the validation images, into metrics/<model>/.
 
 Writes accuracy.json (the record, described in docs/metrics.md), layers.csv (SQNR of every INT8 layer, all before it quantized too),
-sensitivity.csv (SQNR with one rounding alone, as quantize_int8 measured it) and images.csv (each image). Reads `task`, `input`,
-`data` and `validate` of params.yaml. A failed gate is written down, not an error: see `*.gate.*`.
+sensitivity.csv (SQNR with one rounding alone, as quantize_int8 measured it), images.csv (each image) and
+pictures/ (the images on which INT8 and FP32 differ most). Reads `task`, `input`,
+`data`, `validate` and `benchmark.resolutions` of params.yaml. A failed gate is written down, not an error: see `*.gate.*`.
 """
 
 from itertools import islice
@@ -13,6 +14,8 @@ from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates
 from octavo.evidence.layers import layer_noise
+from octavo.evidence.pictures import write_pictures
+from octavo.evidence.resolutions import at_resolutions
 from octavo.evidence.validation import Validation, model_classes
 from octavo.files import read_json, write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
@@ -44,6 +47,7 @@ def main() -> None:
     validation = Validation(spec.task, spec.input, sessions, name, compared, own if compared else [])
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
+    record |= at_resolutions(spec, validation, items, track)
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
     sizes = {variant: model_bytes(path.parent) for variant, path in paths.items()}
     judged, notes = cost_gates(spec.validation.gates, sizes, sessions, {name: next(iter(Images(items, spec.input, "skip")))[1]})
@@ -60,6 +64,7 @@ def main() -> None:
     sensitivity = variant_dir(chosen.model, "int8") / SENSITIVITY
     alone = read_json(sensitivity) if sensitivity.is_file() else []
     write_csv(folder / "sensitivity.csv", alone, ["index", "layer", "rounds", "sqnr_db"])
+    write_pictures(folder / "pictures", validation, spec.validation.pictures)
     write_csv(folder / "images.csv", validation.rows())
     write_json(folder / "accuracy.json", record)
     for note in notes:

@@ -164,7 +164,7 @@ class TestScore:
         assert figures["match_score_diff"] == pytest.approx(0.2, abs=1e-6)
         assert figures["ap.2"] == 0
         assert figures["ap"] == pytest.approx(figures["ap.0"] / 2)
-        assert variant.match_f1(reference, 0) == pytest.approx(0.5)
+        assert variant.likeness(reference, 0) == pytest.approx(0.5)
 
     def test_a_broken_model_finds_nothing(self):
         reference, variant = self.both(yolo([]), self.truth, 2)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.layout import INT8_VARIANTS, VARIANTS
 
-__all__ = ["caption", "headings", "markdown", "rows", "shortfalls", "tradeoff"]
+__all__ = ["caption", "headings", "markdown", "resolutions", "rows", "shortfalls", "tradeoff"]
 
+# An input size beside the model's own, as keys have it.
+SIZE = re.compile(r"\d+x\d+")
 # Heading, key of accuracy.json and form of the figures that depend on the task; a table has those that the record has.
 METRICS = (("Top-1", "top1", "{:.3f}"), ("Top-5", "top5", "{:.3f}"), ("AP", "ap", "{:.3f}"), ("AP50", "ap50", "{:.3f}"))
 METRICS += (("AP small", "ap_small", "{:.3f}"),)
@@ -27,7 +30,8 @@ def headline_setting(latency: Mapping[str, Any]) -> str | None:
     settings = [
         key.removeprefix("fp32.").removesuffix(".median_ms")
         for key in latency
-        if key.startswith("fp32.") and key.endswith(".median_ms")
+        # Of the model's own input size: provider, threads, batch.
+        if key.startswith("fp32.") and key.endswith(".median_ms") and key.count(".") == 4
     ]
 
     def order(setting: str) -> tuple[int, float]:
@@ -93,6 +97,10 @@ def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any])
     columns = headings(accuracy)
     lines = [f"## {name}", "", _line(columns), _line(["---"] * len(columns))]
     lines += [_line(row) for row in rows(accuracy, latency)]
+    sized = resolutions(accuracy, latency)
+    if len(sized) > len(rows(accuracy, latency)):
+        lines += ["", _line(list(sized[0])), _line(["---"] * len(sized[0]))]
+        lines += [_line([str(value) if value != "" else "-" for value in row.values()]) for row in sized]
     notes = [f"- {note}" for note in [*([accuracy["warning"]] if "warning" in accuracy else []), *shortfalls(latency)]]
     return "\n".join([*lines, "", caption(accuracy, latency), *([""] if notes else []), *notes, ""])
 
@@ -135,6 +143,36 @@ def tradeoff(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[di
                 "cosine": cosine,
             }
         )
+    return found
+
+
+def resolutions(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Accuracy and latency of every variant at every input size, for the plot and the table; one size where no other is asked for.
+
+    Returns:
+        Rows `variant`, `resolution` (height x width; `own` for the model's), `accuracy` (the task's metric, else the cosine),
+        `retained`, `latency_ms`, `speedup`; "" where a figure does not exist.
+    """
+    setting = headline_setting(latency)
+    found = []
+    own = [
+        key.removeprefix("fp32.").split(".")[0] for key in accuracy if key.startswith("fp32.") and SIZE.fullmatch(key.split(".")[1])
+    ]
+    for size in dict.fromkeys(["", *own]):
+        for variant in (variant for variant in VARIANTS if f"{variant}.size_mb" in latency):
+            prefix = f"{variant}.{size}." if size else f"{variant}."
+            timed = f"{variant}.{setting}{'.' if size else ''}{size}"
+            metric = accuracy.get(f"{prefix}{accuracy.get('metric')}", accuracy.get(f"{prefix}cosine_mean", ""))
+            found.append(
+                {
+                    "variant": variant,
+                    "resolution": size or "own",
+                    "accuracy": metric,
+                    "retained": accuracy.get(f"{prefix}retained", ""),
+                    "latency_ms": latency.get(f"{timed}.median_ms", ""),
+                    "speedup": latency.get(f"{timed}.speedup", ""),
+                }
+            )
     return found
 
 

@@ -75,3 +75,9 @@ class Input(Block):
     def channels(self) -> int:
         """1 for grey, 3 for colour."""
         return 1 if self.colour == "gray" else 3
+
+    def at(self, size: tuple[int, int]) -> Input:
+        """The same for an input of another (height, width); what the shorter side becomes before a crop grows with it."""
+        to = self.resize.to
+        grown = None if to is None else max(*size, round(to * max(size) / max(self.size)))
+        return self.model_copy(update={"size": size, "resize": self.resize.model_copy(update={"to": grown})})

@@ -142,6 +142,8 @@ class Validate(Block):
     # Resamples of the paired bootstrap over images, and its seed.
     bootstrap: Annotated[int, Field(ge=100)] = 2000
     seed: int = 0
+    # Pictures of the images on which INT8 and FP32 differ most, into metrics/<model>/pictures.
+    pictures: Annotated[int, Field(ge=0, le=100)] = 6
     # Images on which every layer of the INT8 model is compared with FP32.
     layer_samples: Positive = 8
 
@@ -152,8 +154,14 @@ class Benchmark(Block):
     providers: tuple[Literal["cpu", "cuda"], ...] = ("cpu",)
     threads: tuple[Positive, ...] = (1, 2)
     batch: tuple[Positive, ...] = (1,)
-    # Square input sizes, for graphs whose height and width are dynamic; empty: the input's own size.
-    resolutions: tuple[Positive, ...] = ()
+    # Further input sizes, for graphs whose height and width are dynamic: a number is a square, a pair [height, width]. `validate`
+    # measures every variant's accuracy at each, `benchmark` its latency.
+    resolutions: tuple[Positive | tuple[Positive, Positive], ...] = ()
     warmup: Positive = 3
     # Interleaved rounds; every variant runs once a round.
     rounds: Annotated[int, Field(ge=5)] = 40
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """`resolutions` as (height, width)."""
+        return tuple((size, size) if isinstance(size, int) else size for size in self.resolutions)

@@ -26,6 +26,8 @@ class TorchSource(Block):
     args: dict[str, Any] = Field(default_factory=dict)
     opset: Annotated[int, Field(ge=17, le=23)] = 18
     dynamic_batch: bool = True
+    # Height and width of the graph's input are dynamic, too: one file serves every resolution (`benchmark.resolutions`).
+    dynamic_size: bool = False
     exporter: Literal["dynamo", "torchscript"] = "dynamo"
     # Also write models/<name>/fp32/model.pt, a TorchScript trace, for libtorch users.
     trace: bool = False

@@ -24,9 +24,11 @@ from octavo.graph.passes.batch import BATCH
 from octavo.graph.passes.scope_names import ScopeNamesPass
 from octavo.sources.fetched import Reference
 
-__all__ = ["INPUT", "export", "named_outputs", "reason", "reference", "trace"]
+__all__ = ["HEIGHT", "INPUT", "WIDTH", "export", "named_outputs", "reason", "reference", "trace"]
 
 INPUT = "input"
+# Names of the input's dimensions that are dynamic, beside `BATCH`.
+HEIGHT, WIDTH = "height", "width"
 # What each exporter writes by itself; the difference to the target is converted on the graph.
 DYNAMO_LOWEST = 18
 TORCHSCRIPT_HIGHEST = 20
@@ -71,7 +73,7 @@ def reference(module: nn.Module) -> Reference:
 
 
 def export(
-    module: nn.Module, example: torch.Tensor, names: list[str], *, exporter: str, opset: int, dynamic_batch: bool, scratch: Path
+    module: nn.Module, example: torch.Tensor, names: list[str], *, exporter: str, opset: int, dynamic: dict[int, str], scratch: Path
 ) -> tuple[ir.Model, list[str]]:
     """Export a module in eval mode; nothing is printed.
 
@@ -79,6 +81,7 @@ def export(
         example: [N, ...] float32; N must be 2 or more for a dynamic batch, since 1 is taken for a constant.
         names: the outputs' names.
         exporter: `dynamo` or `torchscript`.
+        dynamic: dimensions of the input that stay open, to their names.
         opset: the opset wanted; the graph has the nearest that the exporter can write.
         scratch: an existing folder for temporary files.
 
@@ -91,13 +94,15 @@ def export(
     try:
         with _quiet():
             if exporter == "dynamo":
-                model = _dynamo(module, example, names, opset=opset, dynamic=dynamic_batch)
+                model = _dynamo(module, example, names, opset=opset, dynamic=dynamic)
             else:
-                model = _torchscript(module, example, names, opset=opset, dynamic=dynamic_batch, scratch=scratch)
+                model = _torchscript(module, example, names, opset=opset, dynamic=dynamic, scratch=scratch)
     except OctavoError:
         raise
     except Exception as error:
-        fixed = ", or set `source.dynamic_batch: false`" if dynamic_batch else ""
+        fixed = "".join(
+            f", or set `source.{key}: false`" for dim, key in ((0, "dynamic_batch"), (2, "dynamic_size")) if dim in dynamic
+        )
         raise SourceError(
             f"the {exporter} exporter fails: {reason(error)}", f"try `source.exporter: {OTHER[exporter]}`{fixed}"
         ) from error
@@ -148,7 +153,7 @@ class _Named(nn.Module):
         return named_outputs(self.module(image))
 
 
-def _dynamo(module: nn.Module, example: torch.Tensor, names: list[str], *, opset: int, dynamic: bool) -> ir.Model:
+def _dynamo(module: nn.Module, example: torch.Tensor, names: list[str], *, opset: int, dynamic: dict[int, str]) -> ir.Model:
     program = torch.onnx.export(
         module,
         (example,),
@@ -157,14 +162,14 @@ def _dynamo(module: nn.Module, example: torch.Tensor, names: list[str], *, opset
         opset_version=max(opset, DYNAMO_LOWEST),
         input_names=[INPUT],
         output_names=names,
-        dynamic_shapes=({0: BATCH},) if dynamic else None,
+        dynamic_shapes=(dynamic,) if dynamic else None,
     )
     ScopeNamesPass()(program.model)
     return program.model
 
 
 def _torchscript(
-    module: nn.Module, example: torch.Tensor, names: list[str], *, opset: int, dynamic: bool, scratch: Path
+    module: nn.Module, example: torch.Tensor, names: list[str], *, opset: int, dynamic: dict[int, str], scratch: Path
 ) -> ir.Model:
     # Through a file: above 2 GB this exporter writes the weights beside it.
     with tempfile.TemporaryDirectory(prefix=".torchscript", dir=scratch) as folder:
@@ -178,7 +183,7 @@ def _torchscript(
             opset_version=min(opset, TORCHSCRIPT_HIGHEST),
             input_names=[INPUT],
             output_names=names,
-            dynamic_axes={name: {0: BATCH} for name in (INPUT, *names)} if dynamic else None,
+            dynamic_axes={INPUT: dynamic} | ({name: {0: BATCH} for name in names} if 0 in dynamic else {}),
         )
         return ir.external_data.load_to_model(load(path))
 

@@ -13,10 +13,11 @@ from octavo.errors import SourceError
 from octavo.graph.clean import clean
 from octavo.graph.inspect import check_float, check_supported
 from octavo.graph.io import save
+from octavo.graph.passes.batch import BATCH
 from octavo.params.grammar import Input, TorchSource
 from octavo.sources.fetched import Fetched
 from octavo.sources.torch_build import build, drop_auxiliary
-from octavo.sources.torch_export import INPUT, export, named_outputs, reason, reference, trace
+from octavo.sources.torch_export import HEIGHT, INPUT, WIDTH, export, named_outputs, reason, reference, trace
 from octavo.sources.torch_weights import load_state, read_state
 
 __all__ = ["fetch", "module_of"]
@@ -60,7 +61,7 @@ def fetch(source: TorchSource, input_spec: Input, out_dir: Path, samples: Sequen
         names,
         exporter=source.exporter,
         opset=source.opset,
-        dynamic_batch=source.dynamic_batch,
+        dynamic=_dynamic(source),
         scratch=out_dir,
     )
     check_supported(model)
@@ -70,6 +71,11 @@ def fetch(source: TorchSource, input_spec: Input, out_dir: Path, samples: Sequen
     if source.trace:
         trace(module, example, out_dir / "model.pt")
     return Fetched(model=model, input_name=INPUT, output_names=tuple(names), reference=reference(module), notes=notes)
+
+
+def _dynamic(source: TorchSource) -> dict[int, str]:
+    """Dimensions of the input that the graph leaves open, with their names."""
+    return ({0: BATCH} if source.dynamic_batch else {}) | ({2: HEIGHT, 3: WIDTH} if source.dynamic_size else {})
 
 
 def _example(samples: Sequence[np.ndarray], dynamic: bool) -> torch.Tensor:

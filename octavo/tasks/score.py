@@ -59,3 +59,12 @@ class Score(Protocol):
 
     def row(self, place: int) -> dict[str, Any]:
         """What images.csv shows of one image."""
+
+    def likeness(self, reference: Score, place: int) -> float:
+        """How alike this variant and FP32 answer on one image, 1 for alike; pictures show the least alike first."""
+
+    def truth_panel(self, photo: np.ndarray, scale: float, place: int) -> tuple[str, np.ndarray] | None:
+        """What is there on one image, in words and drawn on the photo (uint8 RGB, resized by `scale`); None where unlabelled."""
+
+    def panel(self, photo: np.ndarray, scale: float, place: int, reference: Score) -> tuple[str, np.ndarray]:
+        """What this variant says of one image, held against the labels, or FP32's answer where there are none."""

@@ -13,10 +13,12 @@ import numpy as np
 from octavo.images.objects import Objects
 from octavo.tasks.detection.boxes import Boxes
 
-__all__ = ["IOUS", "Matches", "matched", "overlaps"]
+__all__ = ["IOUS", "SAME", "Matches", "matched", "overlaps"]
 
 # mAP@[.5:.95]
 IOUS = np.linspace(0.5, 0.95, 10)
+# Of two boxes that are the same object.
+SAME = np.array([0.5])
 # Found boxes of a class that count in one image.
 _MOST = 100
 _FREE = -1

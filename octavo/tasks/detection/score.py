@@ -16,15 +16,13 @@ from octavo.tasks.detection import detect, family_of
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family
-from octavo.tasks.detection.matching import matched
+from octavo.tasks.detection.matching import SAME, matched
 from octavo.tasks.detection.names import class_names
+from octavo.tasks.detection.picture import drawn_found, drawn_truth
 from octavo.tasks.detection.resampled import Curves
 from octavo.tasks.score import Outputs
 
 __all__ = ["DetectionScore"]
-
-# IoU of two boxes that are the same object.
-SAME = 0.5
 
 
 class DetectionScore:
@@ -115,10 +113,24 @@ class DetectionScore:
         """`boxes`: how many are sure."""
         return {"boxes": len(self._sure(place))}
 
-    def match_f1(self, reference: DetectionScore, place: int) -> float:
-        """Of one image: how alike its sure boxes and FP32's are, 1 where neither has one."""
+    def likeness(self, reference: DetectionScore, place: int) -> float:
+        """`match_f1` of one image, 1 where neither has a sure box."""
         iou, _, boxes = self._compared(reference, place)
         return 2 * len(iou) / boxes if boxes else 1.0
+
+    def truth_panel(self, photo: np.ndarray, scale: float, place: int) -> tuple[str, np.ndarray] | None:
+        """Annotated boxes, coloured by whether this variant found them."""
+        truth = self.truth[place]
+        return None if truth is None else drawn_truth(photo, scale, self._sure(place), truth)
+
+    def panel(self, photo: np.ndarray, scale: float, place: int, reference: DetectionScore) -> tuple[str, np.ndarray]:
+        """Sure boxes, coloured by whether they are right: by the annotations, or by FP32's boxes where there are none."""
+        truth = self.truth[place]
+        return drawn_found(photo, scale, self._sure(place), reference._as_truth(place) if truth is None else truth)
+
+    def _as_truth(self, place: int) -> Objects:
+        boxes = self._sure(place)
+        return Objects.of(boxes.xyxy, boxes.classes)
 
     @cached_property
     def _curves(self) -> Curves:
@@ -136,7 +148,7 @@ class DetectionScore:
     def _compared(self, reference: DetectionScore, place: int) -> tuple[np.ndarray, np.ndarray, int]:
         """(IoU and difference of score of each pair of partners, number of sure boxes of both)."""
         mine, theirs = self._sure(place), reference._sure(place)
-        pairs = matched(mine, Objects.of(theirs.xyxy, theirs.classes), np.array([SAME]))
+        pairs = matched(mine, reference._as_truth(place), SAME)
         hit = pairs.partner[0] >= 0
         apart = np.abs(mine.scores[pairs.found[hit]] - theirs.scores[pairs.partner[0][hit]])
         return pairs.iou[hit], apart, len(mine) + len(theirs)

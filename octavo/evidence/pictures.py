@@ -1,0 +1,84 @@
+"""Side by side: what is there, what FP32 says and what a quantized variant says, for the images on which they differ most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from octavo.evidence.validation import REFERENCE, Validation
+from octavo.files import replace_dir
+from octavo.images.decode import read_image
+
+__all__ = ["write_pictures"]
+
+# Of each panel, in pixels: height and most width; and of the line of words above it.
+HEIGHT, WIDTH, BAND = 320, 480, 22
+GAP = 6
+SHOWN = ("int8", "qat")
+
+
+def write_pictures(folder: str | Path, validation: Validation, most: int) -> list[str]:
+    """Fill a folder with one JPEG an image, `<rank>_<name>.jpg`, the worst first; whole or not at all.
+
+    Args:
+        folder: of nothing else.
+        validation: after its run.
+        most: how many pictures at most; the folder is empty where the task has no score or no variant is shown.
+
+    Returns:
+        The names of the files.
+    """
+    written: list[str] = []
+    with replace_dir(folder) as temporary:
+        for rank, place in enumerate(_worst(validation)[:most], start=1):
+            item = validation.images[place]
+            name = f"{rank:02d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', Path(item.name).stem)}.jpg"
+            Image.fromarray(_side_by_side(validation, place)).save(temporary / name, quality=90)
+            written.append(name)
+    return written
+
+
+def _worst(validation: Validation) -> list[int]:
+    """Images by how little the first shown variant agrees with FP32 on them; equal ones by name."""
+    shown = _shown(validation)
+    if not shown:
+        return []
+    score, truth = validation.scores[shown[0]], validation.scores[REFERENCE]
+    likeness = [score.likeness(truth, place) for place in range(len(validation.images))]
+    return sorted(range(len(likeness)), key=lambda place: (likeness[place], validation.images[place].name))
+
+
+def _shown(validation: Validation) -> list[str]:
+    return [variant for variant in SHOWN if variant in validation.scores]
+
+
+def _side_by_side(validation: Validation, place: int) -> np.ndarray:
+    photo = read_image(validation.images[place].path)
+    scale = min(HEIGHT / photo.shape[0], WIDTH / photo.shape[1])
+    size = max(1, round(photo.shape[1] * scale)), max(1, round(photo.shape[0] * scale))
+    photo = cv2.resize(photo, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    shown = _shown(validation)
+    panels = [validation.scores[shown[0]].truth_panel(photo, scale, place)]
+    for variant in (REFERENCE, *shown):
+        words, drawn = validation.scores[variant].panel(photo, scale, place, validation.scores[REFERENCE])
+        panels.append((f"{variant}: {words}", drawn))
+    return _row([panel for panel in panels if panel is not None])
+
+
+def _row(panels: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
+    """Panels of one height beside each other, each under its words."""
+    columns = []
+    for words, drawn in panels:
+        band = np.full((BAND, drawn.shape[1], 3), 255, np.uint8)
+        # Words that are wider than the panel are made smaller.
+        (width, _), _ = cv2.getTextSize(words, cv2.FONT_HERSHEY_SIMPLEX, 0.45, 1)
+        cv2.putText(
+            band, words, (3, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.45 * min(1, (drawn.shape[1] - 6) / width), (0, 0, 0), 1, cv2.LINE_AA
+        )
+        columns += [np.vstack([band, drawn]), np.full((BAND + drawn.shape[0], GAP, 3), 255, np.uint8)]
+    return np.hstack(columns[:-1])
