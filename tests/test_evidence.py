@@ -1,6 +1,8 @@
 """Fidelity, task scores, bootstrap, gates and tables against figures worked out another way."""
 
 import numpy as np
+import onnx.helper as oh
+import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
@@ -293,3 +295,30 @@ class TestReport:
             ("fp32", 10.0, 0.9),
             ("int8", 5.0, 0.8),
         ]
+
+
+def test_layers_whose_channels_were_filled_up_are_compared_by_their_own():
+    generator = np.random.default_rng(2)
+    shapes = {"first": (30, 3, 1, 1), "deep": (30, 1, 3, 3), "last": (8, 30, 1, 1)}
+    tensors = {name: (generator.standard_normal(shape) * 0.5).astype(np.float32) for name, shape in shapes.items()}
+    nodes = [
+        oh.make_node("Conv", ["x", "first"], ["a"], "a"),
+        oh.make_node("LeakyRelu", ["a"], ["b"], "b", alpha=0.1),
+        oh.make_node("Conv", ["b", "deep"], ["c"], "c", group=30, pads=[1] * 4),
+        oh.make_node("Conv", ["c", "last"], ["d"], "d"),
+        oh.make_node("GlobalAveragePool", ["d"], ["y"], "y"),
+    ]
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info("x", 1, [1, 3, 16, 16])],
+        [oh.make_tensor_value_info("y", 1, [1, 8, 1, 1])],
+        [onh.from_array(value, name) for name, value in tensors.items()],
+    )
+    model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=10))
+    feeds = [(str(place), {"x": generator.standard_normal((1, 3, 16, 16)).astype(np.float32)}) for place in range(4)]
+    made = quantize_static(model, collect(model, lambda: iter(feeds)), Int8(placement="all", repair=False, method="minmax")).model
+    widths = {tuple(value.const_value.shape) for value in made.graph.initializers.values()}
+    assert (32, 1, 3, 3) in widths, "the depthwise layer was filled up, else this shows nothing"
+    noise = {layer.layer: layer.sqnr_db for layer in layer_noise(model, made, lambda: iter(feeds))}
+    assert noise["c"] > 20

@@ -57,7 +57,9 @@ def layer_noise(
             for name in chosen:
                 truth = expected[name].astype(np.float64)
                 signal[name] += float((truth**2).sum())
-                noise[name] += float(((truth - got[stands_for[name]]) ** 2).sum())
+                # Kernels may have been given more channels than FP32 has; those behind its own meet zero weights.
+                window = tuple(slice(0, length) for length in truth.shape)
+                noise[name] += float(((truth - got[stands_for[name]][window]) ** 2).sum())
         for name in chosen:
             node = producers[name]
             found.append(LayerNoise(len(found), node.name or name, node.op_type, sqnr_db(signal[name], noise[name])))
