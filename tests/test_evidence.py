@@ -317,7 +317,8 @@ def test_layers_whose_channels_were_filled_up_are_compared_by_their_own():
     )
     model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=10))
     feeds = [(str(place), {"x": generator.standard_normal((1, 3, 16, 16)).astype(np.float32)}) for place in range(4)]
-    made = quantize_static(model, collect(model, lambda: iter(feeds)), Int8(placement="all", repair=False, method="minmax")).model
+    everything = Int8(placement="all", repair=False, method="minmax", float_heads=False)
+    made = quantize_static(model, collect(model, lambda: iter(feeds)), everything).model
     widths = {tuple(value.const_value.shape) for value in made.graph.initializers.values()}
     assert (32, 1, 3, 3) in widths, "the depthwise layer was filled up, else this shows nothing"
     noise = {layer.layer: layer.sqnr_db for layer in layer_noise(model, made, lambda: iter(feeds))}
