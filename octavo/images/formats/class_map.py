@@ -137,7 +137,9 @@ class _Names:
 
 def _told(category: Category, images: ImageSet) -> tuple[bool, Key | None]:
     """Whether `class_map` speaks of a class, and what it says."""
-    for key in (category.name, category.key):
+    # YAML makes a number of a class that is called by digits.
+    digits = int(category.key) if isinstance(category.key, str) and category.key.isdecimal() else None
+    for key in (category.name, category.key, digits):
         if key is not None and key in images.class_map:
             return True, images.class_map[key]
     return False, None

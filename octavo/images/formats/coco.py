@@ -20,6 +20,9 @@ from octavo.params.grammar import ImageSet
 
 __all__ = ["read"]
 
+# Above any number of pixels.
+_MOST = 1e15
+
 Entry = dict[str, Any]
 
 
@@ -143,11 +146,11 @@ def _add(photos: dict[int | str, Photo], known: set[int | str], entry: Entry, he
             "detection is scored by boxes: add them as [x, y, width, height] in pixels",
         )
     if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
-        raise DataError(f"{here} has the bbox {box!r}", "a bbox is four numbers: [x, y, width, height] in pixels")
+        raise DataError(f"{here} has the bbox {box!r}", "a bbox is four finite numbers: [x, y, width, height] in pixels")
     crowd, area = entry.get("iscrowd", 0), entry.get("area")
     if crowd not in (0, 1):
         raise DataError(f"{here} has `iscrowd: {crowd!r}`", "it is 0 or 1")
-    if area is not None and not (_is_number(area) and 0 <= area < float("inf")):
+    if area is not None and not (_is_number(area) and area >= 0):
         raise DataError(f"{here} has `area: {area!r}`", "it is a number of square pixels; leave it out for the box's own")
     x, y, width, height = map(float, box)
     photos[key].annotations.append(
@@ -156,4 +159,5 @@ def _add(photos: dict[int | str, Photo], known: set[int | str], entry: Entry, he
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Finite, that is; Python's JSON reads NaN, Infinity and integers of any length."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST

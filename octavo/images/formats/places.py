@@ -9,7 +9,7 @@ from octavo.errors import DataError
 from octavo.images.formats.listed import image_files
 from octavo.params.grammar import ImageSet
 
-__all__ = ["ImageFinder", "annotations_path", "shown"]
+__all__ = ["ImageFinder", "annotations_path", "refuse_outside", "shown"]
 
 # How many names an error lists.
 _SHOWN = 8
@@ -56,11 +56,8 @@ class ImageFinder:
         Raises:
             DataError: the name leads out of the folder, or several files bear it.
         """
-        if PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute() or ".." in PureWindowsPath(name).parts:
-            raise DataError(
-                f"{entry}: the image name {name!r} leads out of the set's folder",
-                f"name the image by its path below {self._root}",
-            )
+        refuse_outside(name, entry, self._root)
+        name = name.replace("\\", "/")
         for path in (self._root / name, self._root / "images" / name):
             if path.is_file():
                 return path
@@ -78,6 +75,16 @@ class ImageFinder:
             for path in image_files(self._root):
                 self._by_base[path.name].append(path)
         return self._by_base.get(base, [])
+
+
+def refuse_outside(name: str, entry: str, root: Path) -> None:
+    """Refuse an image's name that leads out of the set's folder, as Windows or as others read it.
+
+    Raises:
+        DataError: it is absolute, or climbs with `..`.
+    """
+    if PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor or ".." in PureWindowsPath(name).parts:
+        raise DataError(f"{entry}: the image name {name!r} leads out of the set's folder", f"name it by its path below {root}")
 
 
 def shown(names: list[str]) -> str:

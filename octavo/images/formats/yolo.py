@@ -1,0 +1,150 @@
+"""YOLO's text files: for each image a .txt with a line `class cx cy width height` an object, in shares of the image's sides.
+
+Source: https://docs.ultralytics.com/datasets/detect. The label of `.../images/a/b.jpg` is `.../labels/a/b.txt` (the last `images`
+of the path), or lies beside the image. An image without label file, or with an empty one, has no objects: whatever is found there
+is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from octavo.errors import DataError
+from octavo.images.formats.annotated import Annotation, Photo, listed
+from octavo.images.formats.class_map import Category, class_indices
+from octavo.images.formats.listed import Classes, Listed, image_files
+from octavo.images.formats.places import ImageFinder, annotations_path, shown
+from octavo.images.formats.yolo_names import NAME_LISTS, class_names
+from octavo.params.grammar import ImageSet
+
+__all__ = ["read"]
+
+# Beyond it numbers are not shares of the image's sides; YOLO's own trainer draws the line there too.
+_MOST = 1.01
+
+
+def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
+    """Images below `images` (else below the folder) with the boxes of their label files.
+
+    `annotations` may name the folder of the label files, a .txt that lists the set's images by their path below the folder, or the
+    .yaml with the class names. Without it they come from data.yaml, dataset.yaml, another .yaml with `names`, or classes.txt.
+
+    Raises:
+        DataError: no image has a label file, a label file has no image or a malformed line, or a class is none of the model's.
+    """
+    told = annotations_path(root, images, where)
+    below = root / "images" if (root / "images").is_dir() else root
+    chosen = told if told is not None and told.is_file() and told.suffix == ".txt" else None
+    photos = image_files(below) if chosen is None else _chosen(root, chosen)
+    folder = told if told is not None and told.is_dir() else None
+    labels = {path: _label_file(path, below, folder) for path in photos}
+    if photos and not any(label.is_file() for label in labels.values()):
+        first = photos[0]
+        raise DataError(
+            f"{where}: none of {len(photos)} images has a label file; that of {first} would be {labels[first]}",
+            "put them there, or name their folder: `annotations`",
+        )
+    _refuse_shared(labels)
+    if chosen is None:
+        _refuse_orphans(labels)
+    names_at = [root, *sorted({label.parent for label in labels.values()})]
+    names = class_names(told if told is not None and told.suffix in (".yaml", ".yml") else None, names_at, where)
+    found = [_photo(path, label, names) for path, label in labels.items()]
+    counts = Counter(box.category for photo in found for box in photo.annotations)
+    categories = [Category(number, name) for number, name in names.items()] or [Category(number) for number in sorted(counts)]
+    indices = class_indices(categories, counts, images, where, classes, unnamed="number", closed=bool(names))
+    return listed(found, indices, where)
+
+
+def _chosen(root: Path, file: Path) -> list[Path]:
+    finder = ImageFinder(root)
+    found: dict[Path, int] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is not a readable text file: {error}", "name a list of image files") from error
+    for number, line in enumerate(lines, 1):
+        name, here = line.strip(), f"{file}, line {number}"
+        if not name:
+            continue
+        path = finder.find(name, here)
+        if path is None:
+            raise DataError(
+                f"{here}: there is no image {name} below {root}", "put it there (`dvc pull`), or take it out of the list"
+            )
+        if path in found:
+            raise DataError(f"{here} names {name} again, after line {found[path]}", "list each image once")
+        found[path] = number
+    return list(found)
+
+
+def _label_file(path: Path, below: Path, folder: Path | None) -> Path:
+    """Where an image's labels are, or would be."""
+    if folder is not None:
+        return (folder / (path.relative_to(below) if path.is_relative_to(below) else path.name)).with_suffix(".txt")
+    beside = path.with_suffix(".txt")
+    folders = list(path.parts[:-1])
+    if "images" not in folders or beside.is_file():
+        return beside
+    last = len(folders) - 1 - folders[::-1].index("images")
+    return Path(*folders[:last], "labels", *folders[last + 1 :], beside.name)
+
+
+def _refuse_shared(labels: dict[Path, Path]) -> None:
+    first: dict[Path, Path] = {}
+    for path, label in labels.items():
+        other = first.setdefault(label, path)
+        if other != path and label.is_file():
+            raise DataError(
+                f"{other} and {path} have the same label file {label}", "keep one of them, or rename one with its labels"
+            )
+
+
+def _refuse_orphans(labels: dict[Path, Path]) -> None:
+    """Labels without an image mean that images are missing; beside images, text files may be anything."""
+    folders = {label.parent for path, label in labels.items() if label.parent != path.parent}
+    known = set(labels.values())
+    orphans = [
+        path
+        for folder in sorted(folders)
+        for path in sorted(folder.glob("*.txt"))
+        if path not in known and path.name not in NAME_LISTS
+    ]
+    if orphans:
+        raise DataError(
+            f"{len(orphans)} label file(s) have no image: {shown([str(path) for path in orphans])}",
+            "put the images there (`dvc pull`), or remove the labels",
+        )
+
+
+def _photo(path: Path, label: Path, names: dict[int, str]) -> Photo:
+    photo = Photo(path, str(label), shares=True)
+    try:
+        lines = label.read_text(encoding="utf-8").splitlines() if label.is_file() else []
+    except (OSError, ValueError) as error:
+        raise DataError(f"{label} is not a readable text file: {error}", "correct it or fetch it again") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            photo.annotations.append(_annotation(line.split(), f"{label}, line {number}", names))
+    return photo
+
+
+def _annotation(columns: list[str], here: str, names: dict[int, str]) -> Annotation:
+    if len(columns) != 5:
+        polygon = " (a polygon?)" if len(columns) > 6 else " (a detection with its score?)" if len(columns) == 6 else ""
+        raise DataError(f"{here} has {len(columns)} columns{polygon}", "a line is `class cx cy width height`, for boxes alone")
+    try:
+        number, cx, cy, width, height = map(float, columns)
+    except ValueError:
+        raise DataError(f"{here} is not of numbers: {' '.join(columns)!r}", "a line is `class cx cy width height`") from None
+    if not (number >= 0 and number.is_integer()):
+        raise DataError(f"{here} has the class {columns[0]}", "classes are 0, 1, 2 ...")
+    if names and int(number) not in names:
+        raise DataError(f"{here} has the class {int(number)}, names are given for {len(names)}", "correct the line or the names")
+    if max(cx, cy, width, height) > _MOST:
+        raise DataError(
+            f"{here} is not in shares of the image's sides: {' '.join(columns[1:])}",
+            "divide x and width by the image's width, y and height by its height",
+        )
+    return Annotation(int(number), (cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2), here)

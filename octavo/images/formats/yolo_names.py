@@ -1,0 +1,73 @@
+"""Class names of a YOLO set: `names` of its YAML file, or a list with a name a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from octavo.errors import DataError
+from octavo.images.formats.places import shown
+
+__all__ = ["NAME_LISTS", "class_names"]
+
+# Written by annotation tools into the folder of the labels.
+NAME_LISTS = ("classes.txt", "obj.names")
+
+
+def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[int, str]:
+    """Number to name; empty where no file gives names.
+
+    Args:
+        told: the YAML file that params.yaml names.
+        folders: the set's folder, then those of its labels.
+        where: the set's path in params.yaml.
+
+    Raises:
+        DataError: the file cannot be read, has no `names`, or more than one could be meant.
+    """
+    if told is not None:
+        return _from_yaml(told)
+    root = folders[0]
+    for name in ("data.yaml", "dataset.yaml"):
+        if (root / name).is_file():
+            return _from_yaml(root / name)
+    others = [path for suffix in ("yaml", "yml") for path in sorted(root.glob(f"*.{suffix}")) if "names" in _content(path)]
+    if len(others) > 1:
+        raise DataError(
+            f"{where}: {root} has class names in {shown([path.name for path in others])}",
+            f"say which file holds: `{where}.annotations: file.yaml`",
+        )
+    if others:
+        return _from_yaml(others[0])
+    for path in (folder / name for folder in folders for name in NAME_LISTS):
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            return {number: line.strip() for number, line in enumerate(lines) if line.strip()}
+    return {}
+
+
+def _content(file: Path) -> dict[object, object]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{file} is not readable YAML: {error}", "correct the file") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _from_yaml(file: Path) -> dict[int, str]:
+    content = _content(file)
+    names = content.get("names")
+    if isinstance(names, list):
+        names = dict(enumerate(names))
+    if not isinstance(names, dict) or not names or not all(type(number) is int and number >= 0 for number in names):
+        raise DataError(f"{file} has no `names`: a list, or a map from class number to name", "add it")
+    unreadable = [name for name in names.values() if isinstance(name, bool | list | dict) or name is None]
+    if unreadable:
+        raise DataError(
+            f"{file}: `names` has {unreadable[0]!r}, which is no text", "put it in quotes: YAML reads no and yes otherwise"
+        )
+    if content.get("nc") not in (None, len(names)):
+        raise DataError(f"{file}: `nc` is {content['nc']}, `names` has {len(names)}", "correct one of them")
+    return {number: str(names[number]) for number in sorted(names)}
