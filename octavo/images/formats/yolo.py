@@ -20,8 +20,8 @@ from octavo.params.grammar import ImageSet
 
 __all__ = ["read"]
 
-# Beyond it numbers are not shares of the image's sides; YOLO's own trainer draws the line there too.
-_MOST = 1.01
+# Beyond it numbers are pixels and no shares; below, a box may stick out of its image.
+_MOST = 2
 
 
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
