@@ -179,6 +179,21 @@ class TestEveryFormat:
         picture(tmp_path / f"x.{suffix}", orientation=orientation)
         assert read_shape(tmp_path / f"x.{suffix}") == read_image(tmp_path / f"x.{suffix}").shape[:2]
 
+    @pytest.mark.parametrize("form", WRITERS)
+    def test_files_written_on_windows(self, form, tmp_path):
+        WRITERS[form](tmp_path)
+        for path in [path for path in tmp_path.rglob("*") if path.suffix in (".json", ".txt", ".yaml", ".xml")]:
+            path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+        assert len(read(tmp_path, form)[0].objects) == 3
+
+    @pytest.mark.parametrize("form", WRITERS)
+    def test_sets_that_are_links_into_a_cache(self, form, tmp_path):
+        WRITERS[form](tmp_path / "cache")
+        (tmp_path / "set").mkdir()
+        for path in (tmp_path / "cache").iterdir():
+            (tmp_path / "set" / path.name).symlink_to(path)
+        assert len(read(tmp_path / "set", form)[0].objects) == 3
+
 
 class TestCoco:
     def test_crowds_and_areas_are_taken_over(self, tmp_path):
@@ -237,6 +252,7 @@ class TestCoco:
             (lambda c: c["images"][1].update(file_name="a.png"), "a.png and a.png are the same file"),
             (lambda c: c["images"][1].update(file_name="images/a.png"), "a.png and images/a.png are the same file"),
             (lambda c: c["images"][1].update(file_name="none.png"), r"names 1 image\(s\) of 2 that are not below .*: none.png"),
+            (lambda c: c["images"][1].update(file_name="x" * 5000), r"not below .*: x{200}\.\.\."),
             (lambda c: c["images"][1].pop("file_name"), "image 9 has no `file_name`"),
             (lambda c: c["images"][1].update(id=None), "neither a number nor text"),
             (lambda c: c["images"][1].update(width=-3), "has the height and width 80 and -3"),
