@@ -4,15 +4,20 @@ import io
 import json
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from conftest import write_images
+from conftest import small_network, write_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from octavo.calibration.collector import collect
 from octavo.errors import DataError, ParamsError
+from octavo.graph.passes.shapes import InferShapesPass
+from octavo.images.batches import batch_of, refuse_fixed_sides
 from octavo.images.dataset import Classes, Images, Item, image_list, open_set, refuse_overlap
 from octavo.images.decode import decode, read_image
+from octavo.images.frame import Frame
 from octavo.images.packaged import locate, make_set
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
@@ -136,6 +141,131 @@ class TestPreprocess:
         tensor = preprocess(photo, spec)
         assert tensor.shape == (1, 3, 24, 20)
         assert np.isfinite(tensor).all()
+
+
+class TestPlacement:
+    """Where `Frame` says that a photo lies, against where preprocessing puts it."""
+
+    @given(
+        photo=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+        size=st.tuples(st.integers(1, 8), st.integers(1, 8)),
+        rule=st.sampled_from(["stretch", "shorter", "letterbox"]),
+        letterbox=st.fixed_dictionaries(
+            {
+                "align": st.sampled_from(["centre", "top-left"]),
+                "stride": st.sampled_from([None, 1, 8, 16]),
+                "pad": st.one_of(st.integers(0, 255), st.tuples(*[st.integers(0, 255)] * 3)),
+            }
+        ),
+        corners=st.tuples(*[st.floats(0, 1)] * 4),
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_boxes_go_forth_and_back_and_the_tensor_is_as_the_frame_says(self, photo, size, rule, letterbox, corners):
+        (rows, columns), size = photo, (size[0] * 16, size[1] * 16)
+        stride, pad = letterbox["stride"], letterbox["pad"]
+        resize = {"letterbox": letterbox, "shorter": {"to": max(size)}, "stretch": {}}[rule]
+        spec = Input.model_validate(
+            {"size": size, "resize": {"rule": rule, **resize}, "crop": "center" if rule == "shorter" else "none", "scale": 1}
+        )
+        frame = Frame.of(rows, columns, spec)
+        boxes = np.array([corners]) * np.tile((columns, rows), 2)
+        assert np.allclose(frame.back(frame.forth(boxes)), boxes, rtol=0, atol=1e-9 * max(rows, columns))
+        tensor = preprocess(np.full((rows, columns, 3), 7, np.uint8), spec)[0]
+        assert tensor.shape[1:] == frame.input
+        assert all(got <= most for got, most in zip(frame.input, size, strict=True))
+        if rule == "letterbox":
+            if stride:
+                assert all(side % stride == 0 for side in frame.input)
+                assert all(side - inner < stride for side, inner in zip(frame.input, frame.inner, strict=True))
+            (top, left), (height, width) = frame.offset, frame.inner
+            assert (tensor[:, top : top + height, left : left + width] == 7).all()
+            outside = np.ones(frame.input, bool)
+            outside[top : top + height, left : left + width] = False
+            assert (tensor[:, outside] == np.reshape(pad if isinstance(pad, tuple) else [pad] * 3, (3, 1))).all()
+
+    @pytest.mark.parametrize("colour", ["rgb", "bgr"])
+    @pytest.mark.parametrize("antialias", [True, False])
+    @pytest.mark.parametrize(
+        "resize",
+        [
+            {"rule": "stretch"},
+            {"rule": "letterbox"},
+            {"rule": "letterbox", "align": "top-left"},
+            {"rule": "letterbox", "stride": 32},
+            {"rule": "letterbox", "stride": 32, "align": "top-left", "pad": [0, 0, 10]},
+        ],
+    )
+    @pytest.mark.parametrize("shape", [(150, 400), (333, 200)])
+    def test_a_bright_rectangle_lands_where_the_frame_says(self, shape, resize, antialias, colour):
+        spec = Input.model_validate(
+            {"size": [192, 256], "resize": {"pad": 0, **resize, "antialias": antialias}, "colour": colour, "scale": 1}
+        )
+        photo = np.zeros((*shape, 3), np.uint8)
+        photo[60:110, 50:170, 0] = 255  # red alone
+        tensor = preprocess(photo, spec)[0]
+        rows, columns = np.nonzero(tensor[0 if colour == "rgb" else 2] > 127)
+        seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        assert np.abs(Frame.of(*shape, spec).forth(np.array([[50.0, 60.0, 170.0, 110.0]])) - seen).max() <= 1
+        assert tensor[1].max() == 0
+
+    def test_stride_is_yolov5_s_rectangle(self):
+        # letterbox(auto=True): 640 x 0.75 = 480 is a multiple of 32; 640 x 0.666 = 427 becomes 448 with 10 rows above and 11 below.
+        spec = Input.model_validate({"size": [640, 640], "resize": {"rule": "letterbox", "stride": 32}})
+        assert Frame.of(480, 640, spec) == Frame((480, 640), (480, 640), (0, 0), (480, 640))
+        assert Frame.of(427, 640, spec) == Frame((427, 640), (427, 640), (10, 0), (448, 640))
+        assert Frame.of(1280, 854, spec) == Frame((1280, 854), (640, 427), (0, 10), (640, 448))
+
+    def test_pad_colours_are_rgb_for_raw_bytes_channels_last_and_grey_too(self):
+        photo = np.full((10, 20, 3), 200, np.uint8)
+        plain = {"size": [20, 20], "resize": {"rule": "letterbox", "align": "top-left", "pad": [10, 20, 30]}, "scale": 1}
+        raw = preprocess(photo, Input.model_validate({**plain, "dtype": "uint8", "layout": "nhwc", "colour": "bgr"}))
+        assert raw.dtype == np.uint8
+        assert raw.shape == (1, 20, 20, 3)
+        assert raw[0, 15, 5].tolist() == [30, 20, 10]
+        assert raw[0, 5, 5].tolist() == [200] * 3
+        grey = preprocess(photo, Input.model_validate({**plain, "colour": "gray"}))
+        assert grey[0, 0, 15, 5] == round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)
+
+    @pytest.mark.parametrize(
+        ("block", "problem"),
+        [
+            ({"size": [640, 650], "resize": {"rule": "letterbox", "stride": 32}}, "must be multiples of `resize.stride` 32"),
+            ({"size": [64, 64], "resize": {"rule": "stretch", "stride": 32}}, "`stride` belongs to rule 'letterbox'"),
+            ({"size": [64, 64], "resize": {"rule": "letterbox", "stride": 32}, "crop": "center"}, "goes with `crop: none`"),
+            ({"size": [64, 64], "resize": {"rule": "letterbox", "pad": [1, 2]}}, "resize.pad"),
+            ({"size": [64, 64], "resize": {"rule": "letterbox", "pad": [1, 2, 256]}}, "resize.pad"),
+        ],
+    )
+    def test_settings_that_cannot_be(self, block, problem):
+        with pytest.raises(ValueError, match=problem):
+            Input.model_validate(block)
+
+    def test_batches_take_one_shape_and_fixed_graphs_are_refused_by_the_setting_s_name(self):
+        wide, tall = np.zeros((1, 3, 32, 64)), np.ones((1, 3, 64, 32))
+        assert batch_of(iter([wide, tall, wide + 2]), 4)[:, 0, 0, 0].tolist() == [0, 2, 0, 2]
+        assert batch_of([wide, tall], 2).shape == (2, 3, 32, 64)
+        block = {"size": [64, 64], "resize": {"rule": "letterbox", "stride": 32}}
+        spec = Input.model_validate(block)
+        refuse_fixed_sides(["batch", 3, "height", None], spec, "models.m.input")
+        refuse_fixed_sides([1, 3, 64, 64], Input(size=(64, 64)), "models.m.input")
+        with pytest.raises(ParamsError, match=r"models\.m\.input\.resize\.stride: .* the graph takes 64xw alone"):
+            refuse_fixed_sides([1, 3, 64, "w"], spec, "models.m.input")
+        with pytest.raises(ParamsError, match="64x48 alone"):
+            refuse_fixed_sides([1, 64, 48, 3], Input.model_validate({**block, "layout": "nhwc"}), "models.m.input")
+
+    def test_calibration_takes_inputs_of_any_shape(self):
+        model = small_network(size=32)
+        for place, side in ((2, "height"), (3, "width")):
+            model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = side
+        graph = InferShapesPass()(ir.from_proto(model)).model
+        spec = Input.model_validate({"size": [64, 64], "resize": {"rule": "letterbox", "stride": 16}})
+        photos = [np.full((rows, columns, 3), 90, np.uint8) for rows, columns in ((40, 80), (80, 40), (64, 64))]
+        tensors = [preprocess(photo, spec) for photo in photos]
+        assert {tensor.shape[2:] for tensor in tensors} == {(32, 64), (64, 32), (64, 64)}
+        once = collect(graph, lambda: [(str(place), {"image": tensor}) for place, tensor in enumerate(tensors)])
+        again = collect(graph, lambda: [(str(place), {"image": tensor}) for place, tensor in enumerate(tensors[::-1])])
+        assert once.tensors.keys() == again.tensors.keys()
+        assert all(one.high == again.tensors[name].high for name, one in once.tensors.items())
 
 
 class TestDatasets:

@@ -23,7 +23,7 @@ class Frame:
         photo: (rows, columns) of the image file.
         inner: (rows, columns) that it is resized to.
         offset: (top, left) of the resized image inside the input; negative where a crop cuts it.
-        input: (rows, columns) of the network's input.
+        input: (rows, columns) of the network's input for this photo; smaller than `input.size` where `resize.stride` is set.
     """
 
     photo: tuple[int, int]
@@ -49,6 +49,8 @@ class Frame:
         elif rule.rule == "letterbox":
             factor = min(height / rows, width / columns)
             inner = max(1, round(rows * factor)), max(1, round(columns * factor))
+            if rule.stride is not None:
+                height, width = (-(-side // rule.stride) * rule.stride for side in inner)
             if rule.align == "centre":
                 offset = (height - inner[0]) // 2, (width - inner[1]) // 2
         if spec.crop == "center":

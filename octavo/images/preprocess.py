@@ -35,7 +35,8 @@ def preprocess(image: np.ndarray, spec: Input) -> np.ndarray:
 
     Returns:
         float32 (or uint8 where the spec says so) with a batch dimension of 1: 1 x channels x height x width, or
-        1 x height x width x channels for layout `nhwc`; contiguous.
+        1 x height x width x channels for layout `nhwc`; contiguous. Height and width are `size`, or follow the image's aspect
+        ratio where `resize.stride` is set (`Frame.input`).
 
     Raises:
         DataError: the image is smaller than the crop and nothing in the spec resizes it.
@@ -56,8 +57,8 @@ def preprocess(image: np.ndarray, spec: Input) -> np.ndarray:
     return np.ascontiguousarray(tensor[None])
 
 
-def _placed(image: np.ndarray, frame: Frame, pad: int) -> np.ndarray:
-    """The resized image cropped, or on a canvas of one grey level."""
+def _placed(image: np.ndarray, frame: Frame, pad: int | tuple[int, int, int]) -> np.ndarray:
+    """The resized image cropped, or on a canvas of one colour."""
     (top, left), (height, width) = frame.offset, frame.input
     if image.shape[:2] == (height, width):
         return image

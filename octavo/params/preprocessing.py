@@ -13,6 +13,8 @@ __all__ = [
     "Resize",
 ]
 
+Level = Annotated[int, Field(ge=0, le=255)]
+
 
 class Resize(Block):
     """How an image comes to the input's size, before any crop."""
@@ -23,16 +25,21 @@ class Resize(Block):
     resample: Literal["nearest", "bilinear", "bicubic", "area", "lanczos"] = "bilinear"
     # true: low-pass before shrinking (Pillow, as torchvision does); false: OpenCV's plain interpolation.
     antialias: bool = True
-    # letterbox only: where the image lies, and the grey level (0..255) around it.
+    # letterbox only: where the image lies; around it a grey level (0..255), or [red, green, blue] whatever `colour` is.
     align: Literal["centre", "top-left"] = "centre"
-    pad: Annotated[int, Field(ge=0, le=255)] = 114
+    pad: Level | tuple[Level, Level, Level] = 114
+    # letterbox only: pad each side just to the next multiple of this many pixels, at most to `size`, so that the input keeps the
+    # photo's aspect ratio (YOLOv5's rectangular inference). The graph's height and width must be dynamic.
+    stride: Positive | None = None
 
     @model_validator(mode="after")
-    def _shorter_needs_to(self) -> Resize:
+    def _consistent(self) -> Resize:
         if self.rule == "shorter" and self.to is None:
             raise ValueError("rule 'shorter' needs `to`, the length of the shorter side in pixels")
         if self.rule != "shorter" and self.to is not None:
             raise ValueError(f"`to` belongs to rule 'shorter', not to {self.rule!r}")
+        if self.rule != "letterbox" and self.stride is not None:
+            raise ValueError(f"`stride` belongs to rule 'letterbox', not to {self.rule!r}")
         if self.resample == "area" and self.antialias:
             raise ValueError("resample 'area' is OpenCV's and needs `antialias: false`")
         return self
@@ -43,7 +50,7 @@ class Input(Block):
 
     # The graph input that takes the image; only needed where a graph has several.
     name: str | None = None
-    # [height, width] in pixels.
+    # [height, width] in pixels; with `resize.stride` the most that they can be.
     size: tuple[Positive, Positive]
     resize: Resize = Resize()
     crop: Literal["center", "none"] = "none"
@@ -62,6 +69,11 @@ class Input(Block):
                 raise ValueError(f"`{key}` has {len(getattr(self, key))} values; colour '{self.colour}' takes 1 or {channels}")
         if self.dtype == "uint8" and (self.scale != 1 or set(self.mean) != {0.0} or set(self.std) != {1.0}):
             raise ValueError("dtype 'uint8' feeds raw pixels: it takes `scale: 1`, no mean and no std")
+        stride = self.resize.stride
+        if stride is not None and (self.size[0] % stride or self.size[1] % stride):
+            raise ValueError(f"`size` {list(self.size)} must be multiples of `resize.stride` {stride}, which sides are padded to")
+        if stride is not None and self.crop != "none":
+            raise ValueError("`resize.stride` gives inputs of any aspect ratio: it goes with `crop: none`")
         shorter = self.resize.to
         if self.crop == "none" and self.resize.rule in ("shorter", "none"):
             raise ValueError(

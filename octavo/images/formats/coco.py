@@ -65,7 +65,7 @@ def _file(root: Path, images: ImageSet, where: str) -> Path:
 
 def _content(file: Path) -> dict[str, list[Entry]]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file} is not readable JSON: {error}", "correct the file or fetch it again") from error
     keys = ("images", "annotations", "categories")

@@ -9,10 +9,11 @@ from octavo.errors import DataError
 from octavo.images.formats.listed import image_files
 from octavo.params.grammar import ImageSet
 
-__all__ = ["ImageFinder", "annotations_path", "refuse_outside", "shown"]
+__all__ = ["ImageFinder", "annotations_path", "refuse_outside", "shown", "text_lines"]
 
-# How many names an error lists.
+# How many names an error lists, and how much of each.
 _SHOWN = 8
+_LONG = 200
 
 
 def annotations_path(root: Path, images: ImageSet, where: str) -> Path | None:
@@ -58,9 +59,10 @@ class ImageFinder:
         """
         refuse_outside(name, entry, self._root)
         name = name.replace("\\", "/")
-        for path in (self._root / name, self._root / "images" / name):
-            if path.is_file():
-                return path
+        try:
+            return next(path for path in (self._root / name, self._root / "images" / name) if path.is_file())
+        except (StopIteration, OSError):
+            pass  # not there, or no name that a file can have
         found = self._of_base(PurePosixPath(name).name)
         if len(found) > 1:
             raise DataError(
@@ -87,6 +89,19 @@ def refuse_outside(name: str, entry: str, root: Path) -> None:
         raise DataError(f"{entry}: the image name {name!r} leads out of the set's folder", f"name it by its path below {root}")
 
 
+def text_lines(file: Path) -> list[str]:
+    """Lines of a UTF-8 file, with or without a byte order mark.
+
+    Raises:
+        DataError: it cannot be read as text.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is not a readable text file: {error}", "correct it, or name another") from error
+
+
 def shown(names: list[str]) -> str:
     """The first few of many names, for an error."""
+    names = [name if len(name) <= _LONG else f"{name[:_LONG]}..." for name in names]
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -17,7 +17,7 @@ from octavo.errors import DataError
 from octavo.images.formats.annotated import Annotation, Photo, Shape, listed
 from octavo.images.formats.class_map import Category, class_indices
 from octavo.images.formats.listed import Classes, Listed, image_files
-from octavo.images.formats.places import annotations_path, refuse_outside, shown
+from octavo.images.formats.places import annotations_path, refuse_outside, shown, text_lines
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
 
@@ -71,11 +71,7 @@ def _stem(path: Path, folder: Path) -> str:
 def _stems(file: Path, root: Path) -> list[str]:
     """The first column: lists of one class have 1, 0 or -1 in the second, and name every image all the same."""
     stems: dict[str, int] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not a readable text file: {error}", "name a list of image names without suffix") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_lines(file), 1):
         columns = line.split()
         if not columns:
             continue

@@ -14,21 +14,21 @@ from octavo.errors import DataError
 from octavo.images.formats.annotated import Annotation, Photo, listed
 from octavo.images.formats.class_map import Category, class_indices
 from octavo.images.formats.listed import Classes, Listed, image_files
-from octavo.images.formats.places import ImageFinder, annotations_path, shown
+from octavo.images.formats.places import ImageFinder, annotations_path, shown, text_lines
 from octavo.images.formats.yolo_names import NAME_LISTS, class_names
 from octavo.params.grammar import ImageSet
 
 __all__ = ["read"]
 
-# Beyond it numbers are not shares of the image's sides; YOLO's own trainer draws the line there too.
-_MOST = 1.01
+# Beyond it numbers are pixels and no shares; below, a box may stick out of its image.
+_MOST = 2
 
 
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
     """Images below `images` (else below the folder) with the boxes of their label files.
 
     `annotations` may name the folder of the label files, a .txt that lists the set's images by their path below the folder, or the
-    .yaml with the class names. Without the latter they come from data.yaml, dataset.yaml, another .yaml with `names`, or classes.txt.
+    .yaml with the class names. Without it they come from data.yaml, dataset.yaml, another .yaml with `names`, or classes.txt.
 
     Raises:
         DataError: no image has a label file, a label file has no image or a malformed line, or a class is none of the model's.
@@ -43,7 +43,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
         first = photos[0]
         raise DataError(
             f"{where}: none of {len(photos)} images has a label file; that of {first} would be {labels[first]}",
-            "put them there, or name their folder: `annotations`",
+            "put them there, or name their folder: `annotations`; for calibration alone `format: folder` will do",
         )
     _refuse_shared(labels)
     if chosen is None:
@@ -60,11 +60,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
 def _chosen(root: Path, file: Path) -> list[Path]:
     finder = ImageFinder(root)
     found: dict[Path, int] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not a readable text file: {error}", "name a list of image files") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_lines(file), 1):
         name, here = line.strip(), f"{file}, line {number}"
         if not name:
             continue
@@ -120,11 +116,7 @@ def _refuse_orphans(labels: dict[Path, Path]) -> None:
 
 def _photo(path: Path, label: Path, names: dict[int, str]) -> Photo:
     photo = Photo(path, str(label), shares=True)
-    try:
-        lines = label.read_text(encoding="utf-8").splitlines() if label.is_file() else []
-    except (OSError, ValueError) as error:
-        raise DataError(f"{label} is not a readable text file: {error}", "correct it or fetch it again") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_lines(label) if label.is_file() else [], 1):
         if line.strip():
             photo.annotations.append(_annotation(line.split(), f"{label}, line {number}", names))
     return photo

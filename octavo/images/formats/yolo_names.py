@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from octavo.errors import DataError
-from octavo.images.formats.places import shown
+from octavo.images.formats.places import shown, text_lines
 
 __all__ = ["NAME_LISTS", "class_names"]
 
@@ -43,14 +43,13 @@ def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[
         return _from_yaml(others[0])
     for path in (folder / name for folder in folders for name in NAME_LISTS):
         if path.is_file():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            return {number: line.strip() for number, line in enumerate(lines) if line.strip()}
+            return {number: line.strip() for number, line in enumerate(text_lines(path)) if line.strip()}
     return {}
 
 
 def _content(file: Path) -> dict[object, object]:
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{file} is not readable YAML: {error}", "correct the file") from error
     return content if isinstance(content, dict) else {}

@@ -7,18 +7,15 @@ from octavo.params.grammar import Detection
 __all__ = ["COCO80", "COCO91", "class_names"]
 
 # COCO's categories in the order of their ids, which most detectors number 0..79 (https://cocodataset.org/#explore).
-COCO80 = tuple(
-    """
-    person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, parking
-    meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella, handbag, tie,
-    suitcase, frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, skateboard, surfboard, tennis
-    racket, bottle, wine glass, cup, fork, knife, spoon, bowl, banana, apple, sandwich, orange, broccoli, carrot, hot dog,
-    pizza, donut, cake, chair, couch, potted plant, bed, dining table, toilet, tv, laptop, mouse, remote, keyboard, cell
-    phone, microwave, oven, toaster, sink, refrigerator, book, clock, vase, scissors, teddy bear, hair drier, toothbrush
-    """.replace("\n", " ")
-    .strip()
-    .split(", ")
-)
+_LIST = """
+person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, parking meter,
+bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella, handbag, tie, suitcase,
+frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, skateboard, surfboard, tennis racket, bottle,
+wine glass, cup, fork, knife, spoon, bowl, banana, apple, sandwich, orange, broccoli, carrot, hot dog, pizza, donut, cake,
+chair, couch, potted plant, bed, dining table, toilet, tv, laptop, mouse, remote, keyboard, cell phone, microwave, oven,
+toaster, sink, refrigerator, book, clock, vase, scissors, teddy bear, hair drier, toothbrush
+"""
+COCO80 = tuple(name.strip() for name in _LIST.split(","))
 
 # Ids of COCO's paper that its data does not use.
 _UNUSED = frozenset({12, 26, 29, 30, 45, 66, 68, 69, 71, 83})
