@@ -3,7 +3,7 @@
 Writes metrics/<model>/latency.json (described in docs/metrics.md). Reads `input`, `data.validation` and `benchmark` of params.yaml.
 """
 
-from itertools import cycle, islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from octavo import cli
 from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.files import write_json
 from octavo.graph.custom_ops import CustomOps
+from octavo.images.batches import batch_of
 from octavo.images.dataset import Images, open_set
-from octavo.images.resolutions import named, refuse_fixed
+from octavo.images.input_sizes import named, refuse_fixed_size
 from octavo.layout import metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
@@ -45,7 +46,7 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
     """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
     settings = spec.benchmark
     items = open_set(spec.data.validation, f"models.{model}.data.validation")
-    refuse_fixed(settings.sizes, Session(runs["fp32"]).input_shapes[name], spec.input.layout)
+    refuse_fixed_size(settings.sizes, Session(runs["fp32"]).input_shapes[name], spec.input)
     sizes = dict.fromkeys([spec.input.size, *settings.sizes])
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
     record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
@@ -53,7 +54,7 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
     plan = list(product(settings.providers, settings.threads, settings.batch, sizes))
     for provider, threads, batch, size in plan:
         images = Images(items, spec.input.at(size), "skip")
-        feeds = {name: np.concatenate([tensor for _, tensor in islice(cycle(list(islice(images, batch))), batch)])}
+        feeds = {name: batch_of((tensor for _, tensor in images), batch)}
         rounds = iter(track(range(settings.rounds), f"timing {model}: {provider}, {threads} threads, batch {batch}, {named(size)}"))
         timed = latencies(
             runs,

@@ -10,6 +10,7 @@ from octavo import cli
 from octavo.deploy.manifest import block_hash, write_manifest
 from octavo.files import replace_dir, sha256_file
 from octavo.images.dataset import Images, open_set
+from octavo.images.input_sizes import refuse_fixed_sides
 from octavo.layout import MODEL, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
@@ -35,6 +36,7 @@ def main() -> None:
         custom = fetched.custom_ops
         with custom.files({"fp32": folder / MODEL}) as runs:
             session = Session(runs["fp32"])
+        refuse_fixed_sides(session.input_shapes[fetched.input_name], spec.input, f"models.{chosen.model}.input")
         made = {
             # The file's name without its folder: where it lay on this machine is nobody's business.
             "source": spec.source.model_dump(mode="json") | {"file": Path(spec.source.file).name},

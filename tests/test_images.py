@@ -14,10 +14,11 @@ from PIL import Image
 from octavo.calibration.collector import collect
 from octavo.errors import DataError, ParamsError
 from octavo.graph.passes.shapes import InferShapesPass
-from octavo.images.batches import batch_of, refuse_fixed_sides
+from octavo.images.batches import batch_of
 from octavo.images.dataset import Classes, Images, Item, image_list, open_set, refuse_overlap
 from octavo.images.decode import decode, read_image
 from octavo.images.frame import Frame
+from octavo.images.input_sizes import refuse_fixed_sides
 from octavo.images.packaged import locate, make_set
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick

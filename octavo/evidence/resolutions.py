@@ -10,7 +10,7 @@ import numpy as np
 
 from octavo.evidence.validation import REFERENCE, Validation
 from octavo.images.dataset import Images, Item
-from octavo.images.resolutions import named, refuse_fixed
+from octavo.images.input_sizes import named, refuse_fixed_size
 from octavo.params.grammar import ModelSpec
 
 __all__ = ["at_resolutions"]
@@ -40,7 +40,7 @@ def at_resolutions(
         ParamsError: the graph takes one size.
     """
     shape = validation.sessions[REFERENCE].input_shapes[validation.input_name]
-    refuse_fixed(spec.benchmark.sizes, shape, spec.input.layout)
+    refuse_fixed_size(spec.benchmark.sizes, shape, spec.input)
     found: dict[str, Any] = {}
     for size in spec.benchmark.sizes:
         sized = replace(validation, spec=spec.input.at(size), images=[])

@@ -1,16 +1,13 @@
-"""Tensors as a graph takes them together: images in one batch, and inputs whose sides follow the photo."""
+"""Images in one batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import cycle, islice
 
 import numpy as np
 
-from octavo.errors import ParamsError
-from octavo.params.grammar import Input
-
-__all__ = ["batch_of", "refuse_fixed_sides"]
+__all__ = ["batch_of"]
 
 
 def batch_of(tensors: Iterable[np.ndarray], count: int) -> np.ndarray:
@@ -29,22 +26,3 @@ def batch_of(tensors: Iterable[np.ndarray], count: int) -> np.ndarray:
     found = list(islice(tensors, count))
     alike = [tensor for tensor in found if tensor.shape == found[0].shape]
     return np.concatenate(list(islice(cycle(alike), count)))
-
-
-def refuse_fixed_sides(shape: Sequence[int | str | None], spec: Input, where: str) -> None:
-    """Refuse `resize.stride` for a graph whose height or width is a number.
-
-    Args:
-        shape: of the graph's image input, batch first; symbols and None are dynamic.
-        spec: the model's `input:` block.
-        where: its path in params.yaml (`models.yolov5n.input`).
-
-    Raises:
-        ParamsError: naming the setting and the graph's sides.
-    """
-    sides = list(shape)[2:] if spec.layout == "nchw" else list(shape)[1:3]
-    if spec.resize.stride is not None and any(isinstance(side, int) for side in sides):
-        raise ParamsError(
-            f"{where}.resize.stride: the inputs follow the photos' aspect ratio, the graph takes {'x'.join(map(str, sides))} alone",
-            "remove `stride`, or export the graph with dynamic height and width",
-        )

@@ -65,7 +65,7 @@ class ClassificationScore:
     @classmethod
     def classes(cls, task: Classification, outputs: Outputs, size: tuple[int, int]) -> Classes:  # noqa: ARG003
         """As many as there are scores."""
-        return Classes(len(class_scores(outputs, task)))
+        return Classes(len(class_scores(outputs, task)), scored=True)
 
     @property
     def labelled(self) -> int:

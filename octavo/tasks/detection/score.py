@@ -59,7 +59,7 @@ class DetectionScore:
                 f"`task.classes` has {len(names)} names, the outputs (read as {family.name}) have {count} classes",
                 "give one name a class, in the order of the model's class index, or check `task.decoder`",
             )
-        return Classes(count if names is None else len(names), names)
+        return Classes(count if names is None else len(names), names, scored=True)
 
     @property
     def labelled(self) -> int:
