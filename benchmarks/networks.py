@@ -8,7 +8,7 @@ Calibration and validation images are disjoint by content.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,22 +62,23 @@ class Network:
         items = both[part == "validation"]
         return items if limit is None else pick(items, limit, 0)
 
-    def tensor(self, item: Item) -> np.ndarray:
-        """An image as the network takes it, float32 with a batch dimension of 1."""
+    def read(self, item: Item) -> tuple[Item, np.ndarray]:
+        """(image with its shape, it as the network takes it: float32 with a batch dimension of 1)."""
         image = read_image(item.path)
+        shape = image.shape[:2]
         if self.warp is not None:
             height, width = self.spec.size
             image = cv2.warpAffine(image, self.warp, (width, height))
-        return preprocess(image, self.spec)
+        return replace(item, shape=shape), preprocess(image, self.spec)
 
     def calibration(self, count: int = CALIBRATION) -> list[np.ndarray]:
         """Input tensors to calibrate on: `count`, or all of them where there are fewer."""
-        return [self.tensor(item) for item in self.items("calibration", count)]
+        return [self.read(item)[1] for item in self.items("calibration", count)]
 
     def validation(self, limit: int | None = None) -> Iterator[tuple[Item, np.ndarray]]:
         """(image, input tensor) to judge on."""
         for item in self.items("validation", limit):
-            yield item, self.tensor(item)
+            yield self.read(item)
 
     def input_name(self) -> str:
         """The graph input that takes the image."""
@@ -124,9 +125,9 @@ def _halves(format_: str, path: Path, border: float) -> tuple[ImageSet, ImageSet
 
 
 def _detector(file: str, spec: dict[str, Any], iou: float, *, asked: _Asked) -> Network:
-    coco, block = asked.data / "coco", Input.model_validate(spec)
-    scorer = partial(Detection, coco / "instances.json", block, iou)
-    return Network(asked.name, asked.data / "models" / file, block, _halves("folder", coco / "images", 0.5), scorer)
+    block = Input.model_validate(spec)
+    sets = _halves("coco", asked.data / "coco", 0.5)
+    return Network(asked.name, asked.data / "models" / file, block, sets, partial(Detection, block, iou))
 
 
 def _road_scene(file: str, spec: dict[str, Any], scorer: Callable, *, asked: _Asked) -> Network:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -13,12 +11,12 @@ from PIL import Image
 from metrics import ChannelNoise, ConfusionMatrix, verification_auc
 from octavo.evidence.fidelity import cosine
 from octavo.images.dataset import Item
-from octavo.images.frame import Frame
 from octavo.params import grammar
 from octavo.params.grammar import Input
-from octavo.tasks.detection import FAMILIES, Boxes, Family, detect, family_of
+from octavo.tasks.detection import FAMILIES
 from octavo.tasks.detection.ap import average_precision
-from octavo.tasks.detection.boxes import suppressed
+from octavo.tasks.detection.boxes import Boxes, suppressed
+from octavo.tasks.detection.score import DetectionScore
 
 __all__ = ["Classification", "Detection", "Embedding", "Faces", "Scorer", "Segmentation"]
 
@@ -80,39 +78,29 @@ class Classification(Scorer):
 
 
 class Detection(Scorer):
-    """COCO AP.
+    """COCO AP, and boxes held against FP32's.
 
     Args:
-        annotations: COCO's instances file of the photos.
         spec: the network's preprocessing.
         iou: the threshold of NMS.
     """
 
     metric = "ap"
 
-    def __init__(self, annotations: Path, spec: Input, iou: float) -> None:
+    def __init__(self, spec: Input, iou: float) -> None:
         super().__init__()
-        table = json.loads(annotations.read_text(encoding="utf-8"))
-        self.images = {entry["file_name"]: entry for entry in table["images"]}
-        self.annotations = table["annotations"]
-        self.spec, self.asked = spec, grammar.Detection(name="detection", iou=iou)
-        self.family: Family | None = None
-        self.seen: list[int] = []
-        self.found: list[dict] = []
+        # FP32's boxes are scored beside the variant's: `match_f1` compares the two.
+        self.found, self.truth = (DetectionScore(grammar.Detection(name="detection", iou=iou), spec) for _ in range(2))
 
     def score(self, item: Item, reference: Outputs, outputs: Outputs) -> None:
-        """One photo's detections."""
-        photo = self.images[item.path.name]
-        frame = Frame.of(photo["height"], photo["width"], self.spec)
-        self.family = self.family or family_of(reference, frame.input)
-        self.seen.append(photo["id"])
-        self.found += _rows(detect(outputs, self.family, frame, self.asked), photo["id"])
+        """One photo's boxes."""
+        self.truth.update(reference, reference, item)
+        self.found.update(outputs, reference, item)
 
     def task(self) -> dict[str, float]:
-        """`ap`, `ap50`."""
-        seen = set(self.seen)
-        truth = [entry for entry in self.annotations if entry["image_id"] in seen]
-        return _both(average_precision(truth, self.found, self.seen).figures)
+        """`ap`, `ap50`, `match_f1`."""
+        figures = self.found.metrics(self.truth)
+        return {name: figures[name] for name in ("ap", "ap50", "match_f1") if name in figures}
 
 
 class Segmentation(Scorer):
@@ -213,12 +201,8 @@ class Faces(Scorer):
 
     def task(self) -> dict[str, float]:
         """`ap` and `ap50` against FP32's faces, `photos`: share with a face."""
-        figures = _both(average_precision(self.truth, self.found, range(len(self.photos))).figures)
-        return figures | {"photos": float(np.mean(self.photos))}
-
-
-def _both(figures: Mapping[str, float]) -> dict[str, float]:
-    return {name: figures[name] for name in ("ap", "ap50")}
+        figures = average_precision(self.truth, self.found, range(len(self.photos))).figures
+        return {"ap": figures["ap"], "ap50": figures["ap50"], "photos": float(np.mean(self.photos))}
 
 
 def _rows(boxes: Boxes, image: int) -> list[dict]:
