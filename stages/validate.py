@@ -39,12 +39,13 @@ def main() -> None:
         sessions = {variant: Session(path) for variant, path in runs.items()}
     where = f"models.{chosen.model}.data.validation"
     name = manifest["image_input"]
-    own = [output["name"] for output in manifest["outputs"] if output["name"] in sessions["fp32"].outputs]
-    items = open_set(spec.data.validation, where, model_classes(spec, sessions["fp32"], name, own))
+    own = [output["name"] for output in manifest["outputs"]]
+    scored = own if set(own) <= set(sessions["fp32"].outputs) else None
+    items = open_set(spec.data.validation, where, model_classes(spec, sessions["fp32"], name, scored))
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
     refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
     images = Images(items, spec.input, spec.data.on_bad_image)
-    validation = Validation(spec.task, spec.input, sessions, name, compared, own if compared else [])
+    validation = Validation(spec.task, spec.input, sessions, name, compared, scored)
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= at_resolutions(spec, validation, items, track)

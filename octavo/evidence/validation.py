@@ -38,7 +38,8 @@ class Validation:
         input_name: the graph input that takes the image.
         compared: outputs that fidelity is about; all where empty. With a custom operator at the end it is what that operator reads:
             one box more moves all boxes behind it.
-        scored: outputs that the task's score gets; all where empty.
+        scored: outputs that the task's score gets; all where empty. None where they do not come out, because the graph is cut before
+            an operator that does not run here: then there is no score.
     """
 
     task: Any
@@ -46,14 +47,14 @@ class Validation:
     sessions: Mapping[str, Session]
     input_name: str
     compared: Sequence[str] = ()
-    scored: Sequence[str] = ()
+    scored: Sequence[str] | None = ()
     fidelity: dict[str, Fidelity] = field(init=False)
     scores: dict[str, Score] = field(init=False)
     images: list[Item] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.fidelity = {variant: Fidelity() for variant in self.sessions if variant != REFERENCE}
-        scorer = SCORES.get(self.task.name)
+        scorer = SCORES.get(self.task.name) if self.scored is not None else None
         self.scores = {variant: scorer(self.task, self.spec) for variant in self.sessions} if scorer else {}
 
     def run(self, images: Iterable[tuple[Item, np.ndarray]]) -> None:
@@ -125,19 +126,19 @@ class Validation:
         return rows
 
 
-def model_classes(spec: ModelSpec, session: Session, name: str, scored: Sequence[str]) -> Classes:
+def model_classes(spec: ModelSpec, session: Session, name: str, scored: Sequence[str] | None) -> Classes:
     """What FP32's outputs say of the model's classes, before an image is opened: it runs once on an even grey.
 
     Args:
         spec: the model's block.
         session: of FP32.
         name: the graph input that takes the image.
-        scored: outputs that the task's score gets.
+        scored: outputs that the task's score gets; None where there is no score.
 
     Raises:
         DataError: the outputs are not those of the task.
     """
-    if spec.task.name not in SCORES:
+    if spec.task.name not in SCORES or scored is None:
         return Classes()
     grey = np.full((*spec.input.size, 3), 128, np.uint8)
     outputs = session.run({name: preprocess(grey, spec.input)})
