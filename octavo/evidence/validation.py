@@ -38,7 +38,7 @@ class Validation:
         input_name: the graph input that takes the image.
         compared: outputs that fidelity is about; all where empty. With a custom operator at the end it is what that operator reads:
             one box more moves all boxes behind it.
-        scored: outputs that the task's score gets; all where empty. None where they do not come out, because the graph is cut before
+        scored: outputs that the task's score gets; all where empty. None where they do not come out, as the graph is cut before
             an operator that does not run here: then there is no score.
     """
 
