@@ -19,13 +19,35 @@ from typing import Any
 
 from octavo.errors import OutputError
 
-__all__ = ["read_json", "replace_dir", "replace_file", "sha256_bytes", "sha256_file", "write_csv", "write_json", "write_text"]
+__all__ = [
+    "read_json",
+    "replace_dir",
+    "replace_file",
+    "sha256_bytes",
+    "sha256_file",
+    "sha256_path",
+    "write_csv",
+    "write_json",
+    "write_text",
+]
 
 
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of a file's bytes, as 64 hex digits; the file is streamed."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_path(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, or of a folder: of its files' names below it (`/` between parts) and hashes, in their order.
+
+    As 64 hex digits. A folder's own name and where it lies, empty folders, times and permissions do not count.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return sha256_file(path)
+    inside = sorted((file.relative_to(path).as_posix(), file) for file in path.rglob("*") if file.is_file())
+    return sha256_bytes("".join(f"{name}\0{sha256_file(file)}\n" for name, file in inside).encode())
 
 
 def sha256_bytes(data: bytes) -> str:

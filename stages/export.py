@@ -8,7 +8,8 @@ from pathlib import Path
 
 from octavo import cli
 from octavo.deploy.manifest import block_hash, write_manifest
-from octavo.files import replace_dir, sha256_file
+from octavo.files import replace_dir, sha256_path
+from octavo.graph.selection import selects
 from octavo.images.dataset import Images, open_set
 from octavo.images.input_sizes import refuse_fixed_sides
 from octavo.layout import MODEL, variant_dir
@@ -40,16 +41,18 @@ def main() -> None:
         made = {
             # The file's name without its folder: where it lay on this machine is nobody's business.
             "source": spec.source.model_dump(mode="json") | {"file": Path(spec.source.file).name},
-            "file_sha256": sha256_file(spec.source.file),
+            "file_sha256": sha256_path(spec.source.file),
             "input": block_hash(spec.input),
             "notes": fetched.notes,
         }
         outputs = [session.run_finite({fetched.input_name: tensor}, item.name) for item, tensor in samples]
+        selecting = selects(fetched.model)
         if not isinstance(session.input_shapes[fetched.input_name][0], int):
-            refuse_mixed_batch(lambda batch: session.run({fetched.input_name: batch}), [tensor for _, tensor in samples], outputs)
+            tensors = [tensor for _, tensor in samples]
+            refuse_mixed_batch(lambda batch: session.run({fetched.input_name: batch}), tensors, outputs, selecting=selecting)
         if fetched.reference is not None:
             hashed = [(item.sha256, tensor) for item, tensor in samples]
-            made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder)
+            made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder, selecting=selecting)
         manifest = write_manifest(
             folder, name=chosen.model, variant="fp32", spec=spec, image_input=fetched.input_name, made=made, custom_ops=custom
         )
@@ -57,7 +60,8 @@ def main() -> None:
         say(note)
     if "torch" in made:
         torch = made["torch"]
-        say(f"largest difference to the torch module on {torch['images']} images: {torch['max_abs_diff']:.3g}")
+        rows = f", in {torch['same_rows']:.1%} of the rows" if "same_rows" in torch else ""
+        say(f"largest difference to the torch module on {torch['images']} images: {torch['max_abs_diff']:.3g}{rows}")
     say(f"{variant_dir(chosen.model, 'fp32') / MODEL}: {manifest['bytes'] / 1e6:.1f} MB, ran on {len(samples)} images")
 
 

@@ -20,8 +20,9 @@ from octavo.evidence.cost import cost_gates, speed_ratio
 from octavo.evidence.gates import judge_interval
 from octavo.evidence.report import markdown as metrics_page
 from octavo.evidence.report import shortfalls
+from octavo.graph.selection import selects
 from octavo.params.grammar import Gates
-from octavo.quantization.acceptance import accept, selects
+from octavo.quantization.acceptance import accept
 from octavo.quantization.report import markdown
 from octavo.runtime import timing
 from octavo.runtime.session import Session

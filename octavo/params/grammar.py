@@ -15,7 +15,7 @@ from octavo.params.block import Block
 from octavo.params.data import Data, ImageSet, Packaged, PackagedSets, Split
 from octavo.params.preprocessing import Input, Resize
 from octavo.params.recipe import Benchmark, Calibrate, Fp16, Gates, Int8, Qat, TensorRange, Validate
-from octavo.params.source import OnnxSource, Source, TorchSource
+from octavo.params.source import ExportedSource, OnnxSource, Source, TorchSource, TransformersSource, UltralyticsSource
 from octavo.params.task import Classification, Detection, Embedding, Segmentation, Task
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Data",
     "Detection",
     "Embedding",
+    "ExportedSource",
     "Fp16",
     "Gates",
     "ImageSet",
@@ -44,6 +45,8 @@ __all__ = [
     "Task",
     "TensorRange",
     "TorchSource",
+    "TransformersSource",
+    "UltralyticsSource",
     "Validate",
 ]
 

@@ -9,21 +9,20 @@ from pydantic import Field
 from octavo.params.block import Block
 
 __all__ = [
+    "ExportedSource",
     "OnnxSource",
     "Source",
     "TorchSource",
+    "TransformersSource",
+    "UltralyticsSource",
 ]
 
 
-class TorchSource(Block):
-    """A torch module: any importable factory plus a state dict."""
+class ExportedSource(Block):
+    """What all modules of torch have in common: they are exported to ONNX here."""
 
-    kind: Literal["torch"]
-    # "package.module:factory", or the name of a torchvision architecture ("inception_v3").
-    entry: str
-    # The state dict; loaded with weights_only, so a pickle that runs code is refused.
+    # The weights.
     file: str
-    args: dict[str, Any] = Field(default_factory=dict)
     opset: Annotated[int, Field(ge=17, le=23)] = 18
     dynamic_batch: bool = True
     # Height and width of the graph's input are dynamic, too: one file serves every resolution (`benchmark.resolutions`).
@@ -31,6 +30,36 @@ class TorchSource(Block):
     exporter: Literal["dynamo", "torchscript"] = "dynamo"
     # Also write models/<name>/fp32/model.pt, a TorchScript trace, for libtorch users.
     trace: bool = False
+
+
+class TorchSource(ExportedSource):
+    """A torch module: any importable factory plus a state dict, which is loaded with weights_only: no pickle runs code."""
+
+    kind: Literal["torch"]
+    # "package.module:factory", or the name of a torchvision architecture ("inception_v3").
+    entry: str
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class TransformersSource(ExportedSource):
+    """A detector of transformers: `file` is a folder with config.json and model.safetensors, as `save_pretrained` writes it."""
+
+    kind: Literal["transformers"]
+    # torch 2.14's dynamo exporter fails on RT-DETRv2 and D-FINE (it has no aten._is_all_true, which their checks of shapes become),
+    # and on RT-DETR takes ten times as long and fixes the batch.
+    exporter: Literal["dynamo", "torchscript"] = "torchscript"
+
+
+class UltralyticsSource(ExportedSource):
+    """A detector that ultralytics (AGPL-3.0, not among our dependencies) builds from its YAML, and a state dict."""
+
+    kind: Literal["ultralytics"]
+    # The head keeps its grid from one run to the next, where the dynamo exporter wants to see any batch size.
+    exporter: Literal["dynamo", "torchscript"] = "torchscript"
+    # A YAML of the package (yolov8n.yaml), or the path of one.
+    entry: str
+    # `nc`, the number of classes, where it is not the YAML's.
+    args: dict[str, Any] = Field(default_factory=dict)
 
 
 class OnnxSource(Block):
@@ -47,4 +76,4 @@ class OnnxSource(Block):
     custom_ops: dict[str, str | None] = Field(default_factory=dict)
 
 
-Source = Annotated[TorchSource | OnnxSource, Field(discriminator="kind")]
+Source = Annotated[TorchSource | OnnxSource | TransformersSource | UltralyticsSource, Field(discriminator="kind")]

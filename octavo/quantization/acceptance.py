@@ -13,21 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 
-__all__ = ["GROSS", "NOTABLE", "Accepted", "accept", "selects"]
+__all__ = ["GROSS", "NOTABLE", "Accepted", "accept"]
 
 # dB that the optimized graph may lie below the written one: more is an error; more than this is a warning.
 GROSS, NOTABLE = 6.0, 1.0
 # Beyond this many dB no difference matters: an output that is hardly quantized may lose a hundred to another order of sums.
 _FINE = 40.0
 _WAY_OUT = "keep the layers before it in float (`int8.keep_float` in params.yaml), try another `int8.method`, or use fp16"
-# Behind these one value more or less moves all others.
-_SELECTS = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
 
 Outputs = Mapping[str, np.ndarray]
 
@@ -79,7 +76,7 @@ def accept(
         name: what errors call the quantized graph.
         compared: the outputs by which the graphs are compared; all where empty.
         classes: whether axis 1 of the outputs holds class scores.
-        selecting: as `selects` says of the FP32 graph: outputs may differ wildly for no reason, so differences are no error.
+        selecting: as `selects` (octavo.graph.selection) says of FP32: outputs may differ wildly for no reason, which is no error.
 
     Raises:
         QuantizationError: an output is missing, not finite or of another dtype or shape than FP32's, or the optimized graph is more
@@ -111,11 +108,6 @@ def accept(
         if lost > NOTABLE:
             found.warnings.append(f"output {output!r} is {said}")
     return found
-
-
-def selects(model: ir.Model) -> bool:
-    """Whether outputs depend on a choice among values (TopK, NonMaxSuppression, ArgMax), where small differences become large."""
-    return any(node.op_type in _SELECTS for node in ir.traversal.RecursiveGraphIterator(model.graph))
 
 
 class _Sums:

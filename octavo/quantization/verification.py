@@ -10,7 +10,8 @@ import numpy as np
 
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
-from octavo.quantization.acceptance import accept, selects
+from octavo.graph.selection import selects
+from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import executed
 from octavo.runtime.kernels import optimized_nodes

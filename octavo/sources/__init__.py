@@ -1,11 +1,12 @@
 """Where FP32 models come from. A new kind is one file with a `fetch`, one line in KINDS, and its block in `octavo.params`.
 
-Only the torch kind needs torch, and imports it when it is used.
+All kinds but onnx need torch or more, and import it when they are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,28 @@ from octavo.sources.fetched import Fetched, Reference
 __all__ = ["KINDS", "Fetched", "Reference", "fetch"]
 
 
-def _torch(source: Source, input_spec: Input, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:
-    try:
-        from octavo.sources import torch_module
-    except ModuleNotFoundError as error:
-        raise SourceError(f"source kind 'torch' needs {error.name!r}, which is not installed", "install octavo[torch]") from error
-    return torch_module.fetch(source, input_spec, out_dir, samples)
+def _optional(module: str, extra: str) -> Callable[..., Fetched]:
+    """`fetch` of a module that needs more than our dependencies; `extra` is the command's end that brings it."""
+
+    def fetched(source: Source, input_spec: Input, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:
+        try:
+            read = import_module(f"octavo.sources.{module}")
+        except ModuleNotFoundError as error:
+            raise SourceError(
+                f"source kind {source.kind!r} needs {error.name!r}, which is not installed", f"install {extra}"
+            ) from error
+        return read.fetch(source, input_spec, out_dir, samples)
+
+    return fetched
 
 
 # `source.kind` in params.yaml -> what reads it.
-KINDS: dict[str, Callable[..., Fetched]] = {"onnx": onnx_file.fetch, "torch": _torch}
+KINDS: dict[str, Callable[..., Fetched]] = {
+    "onnx": onnx_file.fetch,
+    "torch": _optional("torch_module", "octavo[torch]"),
+    "transformers": _optional("transformers_model", "octavo[torch,transformers]"),
+    "ultralytics": _optional("ultralytics_model", "octavo[torch], and ultralytics by yourself: its licence is AGPL-3.0, or bought"),
+}
 
 
 def fetch(source: Source, input_spec: Input, out_dir: str | Path, samples: Sequence[np.ndarray]) -> Fetched:

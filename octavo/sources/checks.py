@@ -10,18 +10,21 @@ import numpy as np
 
 from octavo.errors import SourceError
 from octavo.layout import TORCH_OUTPUTS
+from octavo.runtime.rows import matched_rows, rows_of
 
 __all__ = ["compare_with_reference", "refuse_mixed_batch"]
 
 # Two implementations of FP32 round differently; a difference above this share of the largest output is a wrong export.
 TOLERANCE = 1e-3
+# Of rows that a graph chose: two that lie close change places with the last bit, and what is near them changes with them.
+SAME_ROWS = 0.9
 
 Outputs = Mapping[str, np.ndarray]
 Run = Callable[[np.ndarray], Outputs]
 
 
 def compare_with_reference(
-    reference: Run, samples: Sequence[tuple[str, np.ndarray]], outputs: Sequence[Outputs], folder: Path
+    reference: Run, samples: Sequence[tuple[str, np.ndarray]], outputs: Sequence[Outputs], folder: Path, *, selecting: bool = False
 ) -> dict[str, Any]:
     """Hold the graph's outputs against the torch module's and keep the latter in `folder`.
 
@@ -30,28 +33,60 @@ def compare_with_reference(
         samples: (sha256 of the image, tensor with batch dimension 1).
         outputs: the graph's outputs on them.
         folder: `torch_outputs.npz` goes here, with keys "<sha256>/<output>".
+        selecting: the graph chooses among values (`octavo.graph.selection`): rows are compared with their counterparts, wherever
+            they stand, and a tenth of them may have none.
 
     Returns:
-        `images`, `max_abs_diff`, `largest_output`.
+        `images`, `max_abs_diff` (of rows that are the same, where rows are chosen), `largest_output`, and with `selecting`
+        `same_rows`, their share.
 
     Raises:
         SourceError: they differ by more than rounding does.
     """
     truths = [reference(tensor) for _, tensor in samples]
-    pairs = [(truth[key], mine[key]) for truth, mine in zip(truths, outputs, strict=True) for key in truth]
-    largest = max(float(np.abs(truth - mine).max(initial=0.0)) for truth, mine in pairs)
-    scale = max(float(np.abs(truth).max(initial=0.0)) for truth, _ in pairs)
-    if not largest <= TOLERANCE * max(scale, 1e-6):
+    shares = None
+    pairs = list(zip(truths, outputs, strict=True))
+    if selecting and all(rows_of(truth) is not None for truth in truths):
+        pairs, shares = _same_rows(pairs)
+    values = [(truth[key], mine[key]) for truth, mine in pairs for key in truth]
+    if any(truth.shape != mine.shape for truth, mine in values):
+        truth, mine = next(pair for pair in values if pair[0].shape != pair[1].shape)
         raise SourceError(
-            f"the exported graph differs from the torch module by {largest:.3g} (outputs reach {scale:.3g})",
+            f"the exported graph puts out {list(mine.shape)} where the torch module puts out {list(truth.shape)}",
+            "try the other `source.exporter`, or another `source.opset`",
+        )
+    largest = max(float(np.abs(truth - mine).max(initial=0.0)) for truth, mine in values)
+    scale = max(float(np.abs(truth).max(initial=0.0)) for truth in (value for each in truths for value in each.values()))
+    if not largest <= TOLERANCE * max(scale, 1e-6) or (shares is not None and shares < SAME_ROWS):
+        rows = "" if shares is None else f"; {shares:.0%} of its rows are the same"
+        raise SourceError(
+            f"the exported graph differs from the torch module by {largest:.3g} (outputs reach {scale:.3g}){rows}",
             "try the other `source.exporter`, or another `source.opset`",
         )
     kept = {f"{digest}/{key}": value for (digest, _), truth in zip(samples, truths, strict=True) for key, value in truth.items()}
     np.savez_compressed(folder / TORCH_OUTPUTS, **kept)
-    return {"images": len(samples), "max_abs_diff": largest, "largest_output": scale}
+    found = {"images": len(samples), "max_abs_diff": largest, "largest_output": scale}
+    return found if shares is None else found | {"same_rows": round(shares, 4)}
 
 
-def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequence[Outputs]) -> None:
+def _same_rows(pairs: Sequence[tuple[Outputs, Outputs]]) -> tuple[list[tuple[Outputs, Outputs]], float]:
+    """The rows that both have, in one order, and their share of all; 1 where there is none at all."""
+    kept, same, total = [], 0, 0
+    for truth, mine in pairs:
+        axis = rows_of(truth)
+        total += max(next(iter(found.values())).shape[axis] for found in (truth, mine))
+        first, second = matched_rows(truth, mine)
+        close = np.ones(next(iter(first.values())).shape[axis], bool)
+        for key, value in first.items():
+            scale = max(float(np.abs(truth[key]).max(initial=0.0)), 1e-6)
+            others = tuple(place for place in range(value.ndim) if place != axis)
+            close &= np.abs(value.astype(np.float64) - second[key]).max(axis=others, initial=0.0) <= TOLERANCE * scale
+        same += int(close.sum())
+        kept.append(tuple({key: np.compress(close, value, axis) for key, value in each.items()} for each in (first, second)))
+    return kept, same / total if total else 1.0
+
+
+def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequence[Outputs], *, selecting: bool = False) -> None:
     """Two images in one batch must come out as they do alone; for graphs whose batch dimension is dynamic.
 
     A graph whose fixed batch was made dynamic can still hold a Reshape that mixes images; only running it shows that.
@@ -60,6 +95,7 @@ def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequenc
         run: from a tensor to the graph's outputs.
         tensors: real images, batch dimension 1.
         outputs: the graph's outputs on each alone.
+        selecting: as in `compare_with_reference`.
 
     Raises:
         SourceError: an output differs.
@@ -67,6 +103,14 @@ def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequenc
     if len(tensors) < 2 or tensors[0].shape != tensors[1].shape:
         return  # `resize.stride`: photos of different shapes never come in one batch
     both = run(np.concatenate(tensors[:2]))
+    if selecting and all(value.ndim >= 3 and len(value) == 2 for value in both.values()):
+        pairs = [(outputs[place], {name: value[place : place + 1] for name, value in both.items()}) for place in range(2)]
+        if _same_rows(pairs)[1] < SAME_ROWS:
+            raise SourceError(
+                "the rows of two images in one batch are not those that each gives alone: the graph has a fixed batch size inside",
+                "set `source.dynamic_batch: false`",
+            )
+        return
     for name, value in both.items():
         alone = [single[name] for single in outputs[:2]]
         if not np.issubdtype(value.dtype, np.floating) or any(single.shape[:1] != (1,) for single in alone):

@@ -24,7 +24,7 @@ from octavo.graph.passes.batch import BATCH
 from octavo.graph.passes.scope_names import ScopeNamesPass
 from octavo.sources.fetched import Reference
 
-__all__ = ["HEIGHT", "INPUT", "WIDTH", "export", "named_outputs", "reason", "reference", "trace"]
+__all__ = ["HEIGHT", "INPUT", "WIDTH", "export", "named_outputs", "quiet", "reason", "reference", "trace"]
 
 INPUT = "input"
 # Names of the input's dimensions that are dynamic, beside `BATCH`.
@@ -92,7 +92,7 @@ def export(
         SourceError: the exporter fails, or makes another number of outputs than the module has.
     """
     try:
-        with _quiet():
+        with quiet():
             if exporter == "dynamo":
                 model = _dynamo(module, example, names, opset=opset, dynamic=dynamic)
             else:
@@ -127,7 +127,7 @@ def trace(module: nn.Module, example: torch.Tensor, path: Path) -> None:
         SourceError: the module cannot be traced, or the file computes something else than the module.
     """
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             returned = module(example)
             expected = named_outputs(returned)
             traced = module if isinstance(returned, torch.Tensor) else _Named(module)
@@ -189,7 +189,7 @@ def _torchscript(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Nothing on the screen: what matters in the exporters' progress lines and warnings comes back as an exception."""
     threshold = logging.root.manager.disable
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -14,13 +14,13 @@ from octavo.graph.clean import clean
 from octavo.graph.inspect import check_float, check_supported
 from octavo.graph.io import save
 from octavo.graph.passes.batch import BATCH
-from octavo.params.grammar import Input, TorchSource
+from octavo.params.grammar import ExportedSource, Input, TorchSource
 from octavo.sources.fetched import Fetched
 from octavo.sources.torch_build import build, drop_auxiliary
 from octavo.sources.torch_export import HEIGHT, INPUT, WIDTH, export, named_outputs, reason, reference, trace
 from octavo.sources.torch_weights import load_state, read_state
 
-__all__ = ["fetch", "module_of"]
+__all__ = ["fetch", "from_module", "module_of"]
 
 
 def module_of(source: TorchSource) -> nn.Module:
@@ -39,12 +39,27 @@ def module_of(source: TorchSource) -> nn.Module:
 def fetch(source: TorchSource, input_spec: Input, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:  # noqa: ARG001
     """Build, load, export, clean and save; see `octavo.sources.fetch`.
 
-    The graph's input is `input`; its outputs are named as `named_outputs` says. With `source.trace`, `out_dir/model.pt` too.
-
     Raises:
         SourceError: the module cannot be built or run on the samples, or an exporter fails.
     """
-    module = module_of(source)
+    return from_module(module_of(source), source, out_dir, samples)
+
+
+def from_module(module: nn.Module, source: ExportedSource, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:
+    """Export a module, clean and save the graph.
+
+    The graph's input is `input`; its outputs are named as `named_outputs` says. With `source.trace`, `out_dir/model.pt` too.
+
+    Args:
+        module: as `module_of` gives it, of any kind of source.
+        source: what it came from.
+        out_dir: an existing folder.
+        samples: preprocessed real images, each [1, ...].
+
+    Raises:
+        SourceError: the module cannot be run on the samples, or an exporter fails.
+    """
+    _refuse_what_cannot_be(module, source)
     example = _example(samples, source.dynamic_batch)
     try:
         with torch.no_grad():
@@ -73,9 +88,22 @@ def fetch(source: TorchSource, input_spec: Input, out_dir: Path, samples: Sequen
     return Fetched(model=model, input_name=INPUT, output_names=tuple(names), reference=reference(module), notes=notes)
 
 
-def _dynamic(source: TorchSource) -> dict[int, str]:
+def _dynamic(source: ExportedSource) -> dict[int, str]:
     """Dimensions of the input that the graph leaves open, with their names."""
     return ({0: BATCH} if source.dynamic_batch else {}) | ({2: HEIGHT, 3: WIDTH} if source.dynamic_size else {})
+
+
+def _refuse_what_cannot_be(module: nn.Module, source: ExportedSource) -> None:
+    """Torchvision's detectors take images one by one and branch on the number of boxes."""
+    if not type(module).__module__.startswith("torchvision.models.detection"):
+        return
+    wanted = {"exporter": "torchscript", "dynamic_batch": False}
+    wrong = {key: value for key, value in wanted.items() if getattr(source, key) != value}
+    if wrong:
+        raise SourceError(
+            f"{type(module).__name__} of torchvision can be exported by the torchscript exporter and for one image at a time only",
+            "set " + " and ".join(f"`source.{key}: {str(value).lower()}`" for key, value in wrong.items()),
+        )
 
 
 def _example(samples: Sequence[np.ndarray], dynamic: bool) -> torch.Tensor:

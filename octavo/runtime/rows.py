@@ -1,0 +1,70 @@
+"""Outputs whose rows a graph chose (queries by TopK, boxes by suppression): compared row by row, in whatever order they come.
+
+Detectors that choose rows put them out by rank, and ranks of close ones change with the last bit. Row by row and out of order, all
+values of a box would count as noise where nothing but its place changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+__all__ = ["matched_rows", "rows_of"]
+
+Outputs = Mapping[str, np.ndarray]
+
+
+def rows_of(outputs: Outputs) -> int | None:
+    """The axis along which outputs have rows: 1 for [1, rows, ...], 0 for [rows, ...]; None where it is not the same for all.
+
+    One output alone has rows only as [1, rows, columns] with more rows than columns, or as [rows, 4 and more].
+    """
+    values = list(outputs.values())
+    if not values:
+        return None
+    for axis, least in ((1, 3), (0, 1)):
+        if axis == 1 and any(value.ndim < least or value.shape[0] != 1 for value in values):
+            continue
+        if all(value.ndim > axis for value in values) and len({value.shape[axis] for value in values}) == 1:
+            return axis
+    return None
+
+
+def matched_rows(expected: Outputs, got: Outputs) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Two models' outputs on one image with the rows of the second in the order of the first; rows too many are left out.
+
+    The pairs are those with the least sum of distances (the Hungarian method); each column counts by its own spread in `expected`,
+    and each output alike.
+
+    Args:
+        expected: output to array, [1, rows, ...] or [rows, ...], any number type.
+        got: the same of the other model; the number of rows may differ.
+
+    Returns:
+        Both, with as many rows as the smaller one has; unchanged where outputs have no rows in common.
+    """
+    axis = rows_of(expected)
+    if axis is None or set(got) != set(expected) or rows_of(got) != axis:
+        return dict(expected), dict(got)
+    distance = 0.0
+    for name, value in expected.items():
+        mine, theirs = _columns(value, axis), _columns(got[name], axis)
+        if mine.shape[1] != theirs.shape[1]:
+            return dict(expected), dict(got)
+        spread = np.maximum(mine.std(axis=0), 1e-12) if len(mine) > 1 else np.ones(mine.shape[1])
+        mine, theirs = mine / spread, theirs / spread
+        # |a - b|^2 without a rows x rows x columns array.
+        squares = (mine**2).sum(1)[:, None] + (theirs**2).sum(1)[None] - 2 * mine @ theirs.T
+        distance = distance + np.sqrt(np.maximum(squares, 0)) / max(mine.shape[1], 1) ** 0.5
+    first, second = linear_sum_assignment(np.nan_to_num(distance, posinf=1e30))
+    return (
+        {name: np.take(value, first, axis) for name, value in expected.items()},
+        {name: np.take(value, second, axis) for name, value in got.items()},
+    )
+
+
+def _columns(value: np.ndarray, axis: int) -> np.ndarray:
+    rows = value[0] if axis == 1 else value
+    return rows.reshape(len(rows), -1 if rows.size else int(np.prod(rows.shape[1:]))).astype(np.float64)
