@@ -20,6 +20,7 @@ from octavo.evidence.validation import Validation, model_classes
 from octavo.files import read_json, write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
+from octavo.graph.selection import selects
 from octavo.images.dataset import Images, open_set, refuse_overlap
 from octavo.layout import SENSITIVITY, calibration_dir, metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
@@ -45,7 +46,8 @@ def main() -> None:
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
     refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
     images = Images(items, spec.input, spec.data.on_bad_image)
-    validation = Validation(spec.task, spec.input, sessions, name, compared, scored)
+    selecting = selects(original)
+    validation = Validation(spec.task, spec.input, sessions, name, compared, scored, selecting)
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= at_resolutions(spec, validation, items, track)
@@ -53,7 +55,7 @@ def main() -> None:
     sizes = {variant: model_bytes(path.parent) for variant, path in paths.items()}
     judged, notes = cost_gates(spec.validation.gates, sizes, sessions, {name: next(iter(Images(items, spec.input, "skip")))[1]})
     record |= judged
-    record |= torch_baseline(variant_dir(chosen.model, "fp32"), sessions["fp32"], name, spec)
+    record |= torch_baseline(variant_dir(chosen.model, "fp32"), sessions["fp32"], name, spec, selecting=selecting)
 
     def samples():
         for item, tensor in islice(Images(items, spec.input, spec.data.on_bad_image), spec.validation.layer_samples):

@@ -12,13 +12,14 @@ from octavo.errors import DataError
 from octavo.evidence.fidelity import Fidelity
 from octavo.images.dataset import Images, open_set
 from octavo.layout import TORCH_OUTPUTS
+from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
 from octavo.tasks import SCORES
 
 __all__ = ["torch_baseline"]
 
 
-def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any) -> dict[str, Any]:
+def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any, *, selecting: bool = False) -> dict[str, Any]:
     """Run FP32 on the images that `export` ran torch on.
 
     Args:
@@ -26,6 +27,7 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any) -
         session: of its model.onnx.
         input_name: the graph input that takes the image.
         spec: the model's params.
+        selecting: whether the graph chooses rows, which are then paired by what they hold.
 
     Returns:
         `torch.images`, `torch.max_abs_diff`, `torch.sqnr_db`, `torch.cosine_min` and how far the task's answers agree
@@ -50,7 +52,7 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any) -
     scores = [SCORES[spec.task.name](spec.task, spec.input) for _ in range(2)] if spec.task.name in SCORES else []
     for item, tensor in Images(items, spec.input):
         outputs, truth = session.run_finite({input_name: tensor}, item.name), truths[item.sha256]
-        fidelity.update(truth, outputs)
+        fidelity.update(*(matched_rows(truth, outputs) if selecting else (truth, outputs)))
         for score, values in zip(scores, (outputs, truth), strict=False):
             score.update(values, truth, replace(item, label=None, objects=None))
     found = {key: value for key, value in fidelity.metrics().items() if key in ("sqnr_db", "max_abs_diff", "cosine_min")}

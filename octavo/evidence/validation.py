@@ -18,6 +18,7 @@ from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Input, ModelSpec, Validate
+from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
 from octavo.tasks import SCORES
 from octavo.tasks.score import Score
@@ -40,6 +41,8 @@ class Validation:
             one box more moves all boxes behind it.
         scored: outputs that the task's score gets; all where empty. None where they do not come out, as the graph is cut before
             an operator that does not run here: then there is no score.
+        selecting: whether the graph chooses rows (`octavo.graph.selection`): fidelity pairs them by what they hold,
+            not by their place.
     """
 
     task: Any
@@ -48,6 +51,7 @@ class Validation:
     input_name: str
     compared: Sequence[str] = ()
     scored: Sequence[str] | None = ()
+    selecting: bool = False
     fidelity: dict[str, Fidelity] = field(init=False)
     scores: dict[str, Score] = field(init=False)
     images: list[Item] = field(default_factory=list)
@@ -72,7 +76,8 @@ class Validation:
             for variant, session in self.sessions.items():
                 outputs = truth if variant == REFERENCE else session.run_finite(feeds, item.name)
                 if variant != REFERENCE:
-                    self.fidelity[variant].update(_only(truth, self.compared), outputs)
+                    pair = _only(truth, self.compared), _only(outputs, self.compared)
+                    self.fidelity[variant].update(*(matched_rows(*pair) if self.selecting and not self.compared else pair))
                 if self.scores:
                     self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item)
             self.images.append(item)
