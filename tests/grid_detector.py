@@ -18,12 +18,13 @@ NAMES = ("red", "green")
 BINS = 8
 
 
-def grid_detector(*, blind: bool = False, size: int | None = None) -> onnx.ModelProto:
+def grid_detector(*, blind: bool = False, size: int | None = None, raw: bool = False) -> onnx.ModelProto:
     """NanoDet's layout: for the strides 8, 16, 32 the scores of two classes and distributions of distances, each 1 x cells x n.
 
     Args:
         blind: every score is next to nothing, as of a broken model.
         size: height and width of the input; dynamic where None.
+        raw: the input takes pixels as cameras give them: uint8, batch x height x width x 3.
     """
     tensors: dict[str, np.ndarray] = {"rows": np.array([0, 0, -1], np.int64)}
     nodes: list[onnx.NodeProto] = []
@@ -52,10 +53,21 @@ def grid_detector(*, blind: bool = False, size: int | None = None) -> onnx.Model
                 oh.make_node("Transpose", [f"{name}.rows"], [name], f"{name}.transpose", perm=[0, 2, 1]),
             ]
             outputs.append(oh.make_tensor_value_info(name, 1, ["batch", None, len(bias)]))
+    sides = [size or "height", size or "width"]
+    image = oh.make_tensor_value_info("image", 1, ["batch", 3, *sides])
+    if raw:
+        image = oh.make_tensor_value_info("pixels", 2, ["batch", *sides, 3])
+        tensors["white"] = np.float32(255)
+        nodes = [
+            oh.make_node("Transpose", ["pixels"], ["planes"], "planes", perm=[0, 3, 1, 2]),
+            oh.make_node("Cast", ["planes"], ["float"], "float", to=1),
+            oh.make_node("Div", ["float", "white"], ["image"], "scaled"),
+            *nodes,
+        ]
     graph = oh.make_graph(
         nodes,
         "grid",
-        [oh.make_tensor_value_info("image", 1, ["batch", 3, size or "height", size or "width"])],
+        [image],
         outputs,
         [onh.from_array(value, name) for name, value in tensors.items()],
     )

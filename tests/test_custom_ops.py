@@ -241,6 +241,7 @@ def test_a_detector_with_efficient_nms_goes_through_all_stages(project, domain):
     accuracy = json.loads(Path("metrics/small/accuracy.json").read_text())
     assert accuracy["custom_ops.EfficientNMS_TRT"] == "body (shipped)"
     assert accuracy["compared"] == "boxes, scores"
+    assert accuracy["decoder"] == "efficientnms"
     assert accuracy["int8.cosine_mean"] > 0.99
     assert set(accuracy) >= {"int8.sqnr_db.boxes", "int8.sqnr_db.scores"}
     latency = json.loads(Path("metrics/small/latency.json").read_text())

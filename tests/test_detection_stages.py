@@ -178,6 +178,18 @@ def test_a_resolution_that_the_graph_does_not_take(project):
         refuse(stage, "`benchmark.resolutions` has 128x128, the graph takes 64x64 alone", "dynamic")
 
 
+def test_an_input_of_raw_pixels(project):
+    onnx.save(grid_detector(raw=True), project / "small.onnx")
+    pixels = {"dtype": "uint8", "layout": "nhwc", "scale": 1, "resize": {"rule": "letterbox", "antialias": False, "pad": [9, 8, 7]}}
+    params(input=INPUT | pixels)
+    succeed(*MADE, "validate", "benchmark")
+    record = accuracy()
+    assert record["fp32.ap"] == pytest.approx(1, abs=0.02)
+    assert record["int8.retained"] > 0.97
+    manifest = json.loads(Path("models/small/int8/manifest.json").read_text())
+    assert manifest["inputs"][0]["type"] == "tensor(uint8)"
+
+
 def test_pictures_show_the_worst_first(tmp_path):
     sessions = {"fp32": Session(grid_detector().SerializeToString()), "int8": Session(grid_detector().SerializeToString())}
     validation = Validation(Detection(name="detection"), Input.model_validate(INPUT), sessions, "image")

@@ -74,16 +74,19 @@ def _noise(
     length = max(_ROUNDINGS, -(-len(ordered) // _STRETCHES))
     parts = [ordered[start : start + length] for start in range(0, len(ordered), length)]
     held = [dict(feeds) for feeds in samples]
+    # Before the first rounding there may be nodes as well: a Cast of raw pixels, say.
+    nodes = graph.nodes
     # A rounding on each core: elementwise kernels gain little from a second thread.
     with ThreadPoolExecutor(min(_AT_ONCE, cores())) as pool:
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             wanted = graph.border(following[0]) if following is not None else []
             made = [name for name in wanted if name not in held[0]]
-            stretch = _Stretch(graph, part, held[0], made)
+            stretch = _Stretch(graph, part, nodes, held[0], made)
             heads = [name for name in judge.heads if name not in held[0]]
             yield from zip(part, pool.map(partial(_measured, stretch, heads, judge, held), part), strict=True)
             held = [stretch.run(None, made, values) for values in held] if made else held
             held = [{name: values[name] for name in wanted} for values in held]
+            nodes = graph.rest(following[0]) if following is not None else []
 
 
 def _measured(stretch: _Stretch, heads: Sequence[str], judge: Judge, held: Sequence[Mapping[str, np.ndarray]], key: _Key) -> float:
@@ -150,18 +153,26 @@ class _Stretch:
     Args:
         graph: the whole float graph.
         keys: the roundings, in topological order.
+        nodes: all that follows what was made before.
         held: what was made before; it tells dtypes and ranks.
         also: tensors to put out besides the heads.
     """
 
-    def __init__(self, graph: _Float, keys: Sequence[_Key], held: Mapping[str, np.ndarray], also: Sequence[str]) -> None:
+    def __init__(
+        self,
+        graph: _Float,
+        keys: Sequence[_Key],
+        nodes: Sequence[onnx.NodeProto],
+        held: Mapping[str, np.ndarray],
+        also: Sequence[str],
+    ) -> None:
         self.graph, self.held = graph, held
         self.place = {key: place for place, key in enumerate(keys)}
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
         self.switches: set[str] = set()
         heads = [name for name in graph.heads if name not in held]
-        self.session = Session(self._written(graph.rest(keys[0]), [*dict.fromkeys([*heads, *also])]), threads=1)
+        self.session = Session(self._written(nodes, [*dict.fromkeys([*heads, *also])]), threads=1)
 
     def run(self, key: _Key | None, names: Sequence[str], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What was held and these tensors, with one rounding or none."""
