@@ -123,6 +123,7 @@ def test_unlabelled_images_are_held_against_fp32_alone(project):
     assert record["labelled"] == 0
     assert record["int8.match_f1"] > 0.95
     assert record["int8.gate.retained"] == "no-labels"
+    assert record["int8.gate.agreement"] == "pass"
     assert not any(key.endswith(".ap") for key in record)
     assert len(list(Path("metrics/small/pictures").iterdir())) == 6
 
@@ -133,6 +134,7 @@ def test_a_broken_variant_has_an_ap_of_0_and_fails(project):
     record = accuracy()
     assert record["int8.ap"] == record["int8.retained"] == record["int8.match_f1"] == 0
     assert record["int8.gate.retained"] == "fail"
+    assert record["int8.gate.agreement"] == "fail"
     assert "gate int8.gate.retained: fail" in said
     assert "int8.match_iou" not in record
 

@@ -116,6 +116,8 @@ class Validation:
         if variant in settings.gates.variants:
             found["gate.retained"] = judge_interval(interval, settings.gates.retained, labelled)
             found["gate.similarity"] = judge(values["cosine_mean"], settings.gates.similarity)
+            if self.scores and mine.agrees in values:
+                found["gate.agreement"] = judge(values[mine.agrees], settings.gates.agreement)
         return found
 
     def rows(self) -> list[dict[str, Any]]:

@@ -127,6 +127,8 @@ class Gates(Block):
     retained: Fraction = 0.99
     # Mean cosine of the raw outputs to FP32's.
     similarity: Annotated[float, Field(ge=-1, le=1)] = 0.995
+    # Share of answers that are FP32's: `agreement` of classification, `match_f1` of detection. Needs no labels.
+    agreement: Fraction = 0.9
     # false: a file larger than FP32's fails.
     allow_larger: bool = True
     # false: an INT8 variant slower than FP32 fails, on the machine that validates: two seconds of timing, cores otherwise idle.
