@@ -206,3 +206,12 @@ class TestScore:
         assert DetectionScore.classes(TASK, self.right, (64, 64)).count == 3
         with pytest.raises(DataError, match="2 names, the outputs \\(read as yolov8\\) have 3 classes"):
             DetectionScore.classes(TASK.model_copy(update={"classes": ("cat", "dog")}), self.right, (64, 64))
+
+    def test_labels_that_count_the_background_must_be_named(self):
+        outputs = {"boxes": np.array([[0, 0, 20, 20.0]]), "labels": np.array([1]), "scores": np.array([0.9])}
+        with pytest.raises(DataError, match="number the background 0"):
+            DetectionScore(TASK, SPEC).update(outputs, outputs, photo(self.truth))
+        DetectionScore(TASK, SPEC).update(outputs, outputs, photo(None))
+        named = DetectionScore(TASK.model_copy(update={"classes": ("__background__", "cat")}), SPEC)
+        named.update(outputs, outputs, photo(Objects.of([[0, 0, 20, 20]], [1])))
+        assert named.metrics(named)["ap.cat"] == pytest.approx(1)

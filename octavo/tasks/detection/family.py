@@ -27,6 +27,7 @@ class Family:
         fits: whether one image's outputs look like that.
         decode: one image's outputs to boxes in input pixels whose score is above a least one.
         classes: how many classes the outputs tell apart; None where their shapes do not say.
+        background: whether class 0 is the background, so that the first class is 1 and an order of classes does not tell theirs.
         overlaps: whether boxes overlap, so that they need suppression.
     """
 
@@ -37,6 +38,7 @@ class Family:
     decode: Callable[[Outputs, Size, float], Boxes]
     overlaps: bool = True
     classes: Callable[[Outputs], int] | None = None
+    background: bool = False
 
 
 def only(outputs: Outputs, rank: int) -> np.ndarray | None:

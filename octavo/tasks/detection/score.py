@@ -70,10 +70,15 @@ class DetectionScore:
         """Decode one image.
 
         Raises:
-            DataError: FP32's outputs are of no known family.
+            DataError: FP32's outputs are of no known family, or which class is which cannot be told.
         """
         frame = Frame.of(*item.shape, self.spec)
         self.family = self.family or family_of(reference, frame.input, self.task.decoder)
+        if self.family.background and self.task.classes is None and item.objects is not None:
+            raise DataError(
+                f"outputs read as {self.family.name} number the background 0, and nothing says which label is which class",
+                "set `task.classes`: coco91 for weights trained on COCO, else the names, `__background__` first",
+            )
         self.found.append(detect(outputs, self.family, frame, self.task))
         self.truth.append(item.objects)
 

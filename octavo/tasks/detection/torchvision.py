@@ -36,4 +36,5 @@ FAMILY = Family(
     fits=_fits,
     decode=_decode,
     overlaps=False,
+    background=True,
 )
