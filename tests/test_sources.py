@@ -175,6 +175,21 @@ def test_the_opset_asked_for_is_written_or_a_note_says_which(tmp_path, exporter,
     same(tmp_path / "model.onnx", fetched.reference, SAMPLES[0])
 
 
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("batch", [True, False])
+def test_height_and_width_may_stay_open(tmp_path, exporter, batch):
+    chosen = source(exporter=exporter, dynamic_size=True, dynamic_batch=batch, args={"returns": "tuple"})
+    fetched = fetch(chosen, INPUT, tmp_path, SAMPLES)
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    shape = session.get_inputs()[0].shape
+    assert shape[1:] == [3, "height", "width"]
+    assert isinstance(shape[0], str) == batch
+    wide = np.random.default_rng(5).standard_normal((2 if batch else 1, 3, 8, 24)).astype(np.float32)
+    truth = fetched.reference(wide)
+    for name, got in zip(truth, session.run(list(truth), {"input": wide}), strict=True):
+        np.testing.assert_allclose(got, truth[name], rtol=1e-4, atol=1e-5)
+
+
 def test_one_sample_is_enough_for_a_dynamic_batch(tmp_path):
     fetched = fetch(source(), INPUT, tmp_path, SAMPLES[:1])
     same(tmp_path / "model.onnx", fetched.reference, np.concatenate(SAMPLES))
