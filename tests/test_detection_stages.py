@@ -156,7 +156,7 @@ def test_a_decoder_that_does_not_fit(project):
 
 def test_class_names_that_do_not_fit(project):
     params(task={"name": "detection", "classes": ["red", "green", "blue"]})
-    refuse("validate", "3 names", "2 classes")
+    refuse("validate", "`task.classes` names 3 classes, the model tells 2 apart")
     params(task={"name": "detection", "classes": ["rot", "green"]})
     refuse("validate", "red", "class_map")
     params(

@@ -50,16 +50,10 @@ class DetectionScore:
         """Names from params.yaml, the number from the outputs where their layout tells it.
 
         Raises:
-            DataError: the outputs are of no known family, or there are more or fewer names than classes.
+            DataError: the outputs are of no known family.
         """
-        family, names = family_of(outputs, size, task.decoder), class_names(task)
-        count = family.classes(outputs) if family.classes else None
-        if names is not None and count is not None and len(names) != count:
-            raise DataError(
-                f"`task.classes` has {len(names)} names, the outputs (read as {family.name}) have {count} classes",
-                "give one name a class, in the order of the model's class index, or check `task.decoder`",
-            )
-        return Classes(count if names is None else len(names), names, scored=True)
+        family = family_of(outputs, size, task.decoder)
+        return Classes(family.classes(outputs) if family.classes else None, class_names(task), scored=True)
 
     @property
     def labelled(self) -> int:
