@@ -12,7 +12,10 @@ from PIL import Image
 
 from octavo.evidence.validation import REFERENCE, Validation
 from octavo.files import replace_dir
+from octavo.images.dataset import Item
 from octavo.images.decode import read_image
+from octavo.images.preprocess import preprocess
+from octavo.tasks.score import Shown
 
 __all__ = ["write_pictures"]
 
@@ -25,6 +28,8 @@ SHOWN = ("int8", "qat")
 def write_pictures(folder: str | Path, validation: Validation, most: int) -> list[str]:
     """Fill a folder with one JPEG an image, `<rank>_<name>.jpg`, the worst first; whole or not at all.
 
+    The few that are shown are run again: what all images need for their pictures would fill the memory.
+
     Args:
         folder: of nothing else.
         validation: after its run.
@@ -35,37 +40,39 @@ def write_pictures(folder: str | Path, validation: Validation, most: int) -> lis
     """
     written: list[str] = []
     with replace_dir(folder) as temporary:
-        for rank, place in enumerate(_worst(validation)[:most], start=1):
-            item = validation.images[place]
+        for rank, item in enumerate(_worst(validation)[:most], start=1):
             name = f"{rank:02d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', Path(item.name).stem)}.jpg"
-            Image.fromarray(_side_by_side(validation, place)).save(temporary / name, quality=90)
+            Image.fromarray(_side_by_side(validation, item)).save(temporary / name, quality=90)
             written.append(name)
     return written
 
 
-def _worst(validation: Validation) -> list[int]:
+def _worst(validation: Validation) -> list[Item]:
     """Images by how little the first shown variant agrees with FP32 on them; equal ones by name."""
     shown = _shown(validation)
     if not shown:
         return []
     score, truth = validation.scores[shown[0]], validation.scores[REFERENCE]
     likeness = [score.likeness(truth, place) for place in range(len(validation.images))]
-    return sorted(range(len(likeness)), key=lambda place: (likeness[place], validation.images[place].name))
+    order = sorted(range(len(likeness)), key=lambda place: (likeness[place], validation.images[place].name))
+    return [validation.images[place] for place in order]
 
 
 def _shown(validation: Validation) -> list[str]:
     return [variant for variant in SHOWN if variant in validation.scores]
 
 
-def _side_by_side(validation: Validation, place: int) -> np.ndarray:
-    photo = read_image(validation.images[place].path)
-    scale = min(HEIGHT / photo.shape[0], WIDTH / photo.shape[1])
-    size = max(1, round(photo.shape[1] * scale)), max(1, round(photo.shape[0] * scale))
-    photo = cv2.resize(photo, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
-    shown = _shown(validation)
-    panels = [validation.scores[shown[0]].truth_panel(photo, scale, place)]
-    for variant in (REFERENCE, *shown):
-        words, drawn = validation.scores[variant].panel(photo, scale, place, validation.scores[REFERENCE])
+def _side_by_side(validation: Validation, item: Item) -> np.ndarray:
+    image = read_image(item.path)
+    scale = min(HEIGHT / image.shape[0], WIDTH / image.shape[1])
+    size = max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale))
+    photo = cv2.resize(image, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    shown, score = Shown(item, photo, scale), validation.scores[REFERENCE]
+    variants = (REFERENCE, *_shown(validation))
+    outputs = validation.outputs(item, preprocess(image, validation.spec), variants)
+    panels = [score.truth_panel(shown, outputs[variants[1]])]
+    for variant in variants:
+        words, drawn = score.panel(shown, outputs[variant], outputs[REFERENCE])
         panels.append((f"{variant}: {words}", drawn))
     return _row([panel for panel in panels if panel is not None])
 

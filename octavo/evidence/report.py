@@ -14,8 +14,8 @@ __all__ = ["caption", "headings", "markdown", "resolutions", "rows", "shortfalls
 SIZE = re.compile(r"\d+x\d+")
 # Heading, key of accuracy.json and form of the figures that depend on the task; a table has those that the record has.
 METRICS = (("Top-1", "top1", "{:.3f}"), ("Top-5", "top5", "{:.3f}"), ("AP", "ap", "{:.3f}"), ("AP50", "ap50", "{:.3f}"))
-METRICS += (("AP small", "ap_small", "{:.3f}"),)
-FIDELITY = (("agreement", "agreement", "{:.3f}"), ("F1 to FP32", "match_f1", "{:.3f}"))
+METRICS += (("AP small", "ap_small", "{:.3f}"), ("mIoU", "miou", "{:.3f}"), ("pixel accuracy", "pixel_accuracy", "{:.3f}"))
+FIDELITY = (("agreement", "agreement", "{:.3f}"), ("F1 to FP32", "match_f1", "{:.3f}"), ("mask IoU", "mask_iou", "{:.3f}"))
 FIDELITY += (("SQNR dB", "sqnr_db", "{:.1f}"), ("cosine", "cosine_mean", "{:.4f}"))
 
 

@@ -73,6 +73,7 @@ class Validation:
         for item, tensor in images:
             feeds = {self.input_name: tensor}
             truth = self.sessions[REFERENCE].run_finite(feeds, item.name)
+            # One variant's outputs at a time: those of segmentation are large.
             for variant, session in self.sessions.items():
                 outputs = truth if variant == REFERENCE else session.run_finite(feeds, item.name)
                 if variant != REFERENCE:
@@ -81,6 +82,11 @@ class Validation:
                 if self.scores:
                     self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item)
             self.images.append(item)
+
+    def outputs(self, item: Item, tensor: np.ndarray, variants: Sequence[str]) -> dict[str, Mapping[str, np.ndarray]]:
+        """What the score gets of some variants on one image."""
+        feeds = {self.input_name: tensor}
+        return {variant: _only(self.sessions[variant].run_finite(feeds, item.name), self.scored or ()) for variant in variants}
 
     def record(self, settings: Validate) -> dict[str, Any]:
         """The flat record: per variant the task's metrics, kept ratio with its interval, fidelity and gates."""

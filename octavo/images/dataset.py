@@ -12,6 +12,7 @@ from octavo.errors import DataError, ParamsError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.images.decode import EXTENSIONS, read_image
 from octavo.images.formats import READERS, Classes, Listed
+from octavo.images.masks import Mask
 from octavo.images.objects import Objects
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
@@ -29,6 +30,8 @@ class Item:
         label: its class index; None where it has none.
         objects: what is to be found in it; None where that is not annotated.
         shape: (rows, columns) of the image; there once it has been read.
+        mask: the class of each of its pixels; None where it has none.
+        dataset: the part of the set that it is of, where there are several.
     """
 
     path: Path
@@ -37,11 +40,13 @@ class Item:
     label: int | None = None
     objects: Objects | None = None
     shape: tuple[int, int] | None = None
+    mask: Mask | None = None
+    dataset: str | None = None
 
     @property
     def labelled(self) -> bool:
         """Whether it counts for the task's own metric."""
-        return self.label is not None or self.objects is not None
+        return self.label is not None or self.objects is not None or self.mask is not None
 
 
 def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list[Item]:  # noqa: B008 - frozen
@@ -81,7 +86,15 @@ def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
         )
     items = sorted(
         (
-            Item(image.path, image.path.relative_to(root).as_posix(), sha256_file(image.path), image.label, image.objects)
+            Item(
+                image.path,
+                image.path.relative_to(root).as_posix(),
+                sha256_file(image.path),
+                image.label,
+                image.objects,
+                mask=image.mask,
+                dataset=image.dataset,
+            )
             for image in listed
         ),
         key=lambda item: item.name,

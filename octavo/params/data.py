@@ -38,13 +38,17 @@ class ImageSet(Block):
     """Images of one purpose."""
 
     # folder: every image below `path`, no labels. imagefolder: <path>/<class>/<image>; a folder named `unlabelled` counts for
-    # fidelity only. coco, yolo, voc: annotated boxes (`octavo.images.formats`). masks and identities come later.
+    # fidelity only. coco, yolo, voc: annotated boxes (`octavo.images.formats`). masks: an image and a mask of one name,
+    # <path>/images and <path>/masks (or gt_masks, labels), or several such datasets beside each other. identities come later.
     format: Literal["folder", "imagefolder", "coco", "yolo", "voc", "masks", "identities"]
     path: str
     # imagefolder: a JSON map from folder name to class index; without it <path>/classes.json, folder names that are whole
     # numbers, or their alphabetical order. Looked for below `path`, then below the project's folder: coco: the JSON file; yolo: the
     # folder of labels, a .txt list of images, or the .yaml with names; voc: the folder of XML files, or a list of image names.
     annotations: str | None = None
+    # Masks of colours: class, by name or index, to [red, green, blue]; `void` counts for nothing.
+    palette: dict[str | int, tuple[int, int, int]] = Field(default_factory=dict)
+    # Segmentation: values of the masks to the model's classes, by name or index; "*": all others; null counts for nothing.
     # Detection: the set's class names (or numbers) to the model's, by name or index, where they differ; null leaves a class out.
     class_map: dict[str | int, str | int | None] = Field(default_factory=dict)
     split: Split | None = None

@@ -46,7 +46,11 @@ class Segmentation(Block):
     """A class for every pixel."""
 
     name: Literal["segmentation"]
+    # The graph output with the class maps; only needed where a graph has several (heads for road and lanes, say).
     output: str | None = None
+    # The model's class names in the order of its class index.
+    classes: tuple[str, ...] | None = None
+    # The masks' value for pixels that count for nothing.
     void: int | None = None
 
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 from octavo.tasks.classification import ClassificationScore
 from octavo.tasks.detection.score import DetectionScore
 from octavo.tasks.score import Score
+from octavo.tasks.segmentation.score import SegmentationScore
 
 __all__ = ["SCORES"]
 
-SCORES: dict[str, type[Score]] = {"classification": ClassificationScore, "detection": DetectionScore}
+SCORES: dict[str, type[Score]] = {
+    "classification": ClassificationScore,
+    "detection": DetectionScore,
+    "segmentation": SegmentationScore,
+}

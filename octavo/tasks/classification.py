@@ -10,7 +10,7 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Classification, Input
-from octavo.tasks.score import Outputs
+from octavo.tasks.score import Outputs, Shown
 
 __all__ = ["ClassificationScore", "class_scores"]
 
@@ -45,7 +45,7 @@ class ClassificationScore:
 
     Attributes:
         task: the model's `task`.
-        predictions, labels: Top-1 class of every image, and what it should be.
+        predictions: Top-1 class of every image.
         right1, right5: for labelled images, whether the label is the best, or among the best five; None for the others.
     """
 
@@ -57,7 +57,6 @@ class ClassificationScore:
     def __init__(self, task: Classification, spec: Input) -> None:  # noqa: ARG002 - one signature for all tasks
         self.task = task
         self.predictions: list[int] = []
-        self.labels: list[int | None] = []
         self.right1: list[bool | None] = []
         self.right5: list[bool | None] = []
         self.divergences: list[float] = []
@@ -78,7 +77,6 @@ class ClassificationScore:
         # Stable: equal scores rank by class index on every machine.
         best = np.argsort(-scores, kind="stable")[:5]
         self.predictions.append(int(best[0]))
-        self.labels.append(item.label)
         self.right1.append(None if item.label is None else bool(best[0] == item.label))
         self.right5.append(None if item.label is None else bool(item.label in best))
         self.divergences.append(_kl(truth, scores))
@@ -110,18 +108,16 @@ class ClassificationScore:
         """exp(-KL) of one image's class distribution."""
         return float(np.exp(-self.divergences[place]))
 
-    def truth_panel(self, photo: np.ndarray, scale: float, place: int) -> tuple[str, np.ndarray] | None:  # noqa: ARG002
+    def truth_panel(self, shown: Shown, outputs: Outputs) -> tuple[str, np.ndarray] | None:  # noqa: ARG002
         """The photo under its label."""
-        return None if self.labels[place] is None else (f"label {self.labels[place]}", photo)
+        return None if shown.item.label is None else (f"label {shown.item.label}", shown.photo)
 
-    def panel(self, photo: np.ndarray, scale: float, place: int, reference: ClassificationScore) -> tuple[str, np.ndarray]:  # noqa: ARG002
+    def panel(self, shown: Shown, outputs: Outputs, reference: Outputs) -> tuple[str, np.ndarray]:
         """The photo under the Top-1 class, and whether that is right, or FP32's where there is no label."""
-        expected, mine = self.labels[place], self.predictions[place]
-        if expected is None:
-            word = "as FP32" if mine == reference.predictions[place] else "not as FP32"
-        else:
-            word = "right" if mine == expected else "wrong"
-        return f"class {mine}, {word}", photo
+        expected, (mine, theirs) = shown.item.label, (int(class_scores(one, self.task).argmax()) for one in (outputs, reference))
+        if expected is not None:
+            return f"class {mine}, {'right' if mine == expected else 'wrong'}", shown.photo
+        return f"class {mine}, {'as FP32' if mine == theirs else 'not as FP32'}", shown.photo
 
 
 def _kl(reference: np.ndarray, other: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -10,9 +11,24 @@ import numpy as np
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Input
 
-__all__ = ["Outputs", "Score"]
+__all__ = ["Outputs", "Score", "Shown"]
 
 Outputs = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """An image to draw on.
+
+    Attributes:
+        item: with its shape and its labels.
+        photo: uint8, rows x columns x 3, RGB; the image resized by `scale`, not to be drawn on itself.
+        scale: pixels of `photo` per pixel of the image.
+    """
+
+    item: Item
+    photo: np.ndarray
+    scale: float
 
 
 class Score(Protocol):
@@ -63,8 +79,8 @@ class Score(Protocol):
     def likeness(self, reference: Score, place: int) -> float:
         """How alike this variant and FP32 answer on one image, 1 for alike; pictures show the least alike first."""
 
-    def truth_panel(self, photo: np.ndarray, scale: float, place: int) -> tuple[str, np.ndarray] | None:
-        """What is there on one image, in words and drawn on the photo (uint8 RGB, resized by `scale`); None where unlabelled."""
+    def truth_panel(self, shown: Shown, outputs: Outputs) -> tuple[str, np.ndarray] | None:
+        """What is there on one image, in words and drawn, with regard to what a variant found; None where it is unlabelled."""
 
-    def panel(self, photo: np.ndarray, scale: float, place: int, reference: Score) -> tuple[str, np.ndarray]:
-        """What this variant says of one image, held against the labels, or FP32's answer where there are none."""
+    def panel(self, shown: Shown, outputs: Outputs, reference: Outputs) -> tuple[str, np.ndarray]:
+        """What a variant says of one image, held against the labels, or FP32's answer where there are none."""

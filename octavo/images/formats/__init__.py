@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.images.formats import coco, folder, imagefolder, voc, yolo
+from octavo.images.formats import coco, folder, imagefolder, masks, voc, yolo
 from octavo.images.formats.listed import Classes, Listed, Reader
 
 __all__ = ["READERS", "Classes", "Listed"]
@@ -12,6 +12,7 @@ READERS: dict[str, Reader] = {
     "coco": coco.read,
     "folder": folder.read,
     "imagefolder": imagefolder.read,
+    "masks": masks.read,
     "voc": voc.read,
     "yolo": yolo.read,
 }

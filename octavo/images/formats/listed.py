@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.images.decode import EXTENSIONS
+from octavo.images.masks import Mask
 from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet
 
@@ -38,11 +39,16 @@ class Classes:
 
 @dataclass(frozen=True)
 class Listed:
-    """An image file of a set, with its class index (classification) or its objects (detection); None where it is unlabelled."""
+    """An image file of a set, with its class index (classification), objects (detection) or mask (segmentation).
+
+    These are None where it is unlabelled; `dataset` is the name of the part that it is of, where a set has several.
+    """
 
     path: Path
     label: int | None = None
     objects: Objects | None = None
+    mask: Mask | None = None
+    dataset: str | None = None
 
 
 # (folder, the set's block, the block's path in params.yaml for errors, the model's classes) to the set's images in any order.

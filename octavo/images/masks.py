@@ -1,0 +1,100 @@
+"""A mask file of a class for every pixel: class indices, or colours that stand for classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from octavo.errors import DataError
+
+__all__ = ["VOID", "Mask"]
+
+# What a pixel has that counts for nothing.
+VOID = -1
+RGB = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Where a mask lies and what its values mean.
+
+    Attributes:
+        path: an image of one channel (grey or palette: the index is the value), or of colours where `colours` says what they mean.
+        classes: value to the model's class, `VOID` for none; values that are not there mean themselves.
+        others: the class of all values that are not in `classes`; None where they mean themselves.
+        colours: (red, green, blue) to the model's class; empty for masks of indices.
+    """
+
+    path: Path
+    classes: Mapping[int, int]
+    others: int | None
+    colours: Mapping[RGB, int]
+
+    def read(self, shape: tuple[int, int], count: int | None, void: int | None) -> np.ndarray:
+        """The class of every pixel.
+
+        Args:
+            shape: (rows, columns) of the image that it belongs to.
+            count: how many classes the model has, where that is known.
+            void: the value that counts for nothing (`task.void`), before `classes`.
+
+        Returns:
+            int16, rows x columns; `VOID` where a pixel counts for nothing.
+
+        Raises:
+            DataError: it cannot be read, is of another size than its image, or has a value or colour that is no class.
+        """
+        found = self._of_colours() if self.colours else self._of_values(void)
+        if found.shape != shape:
+            raise DataError(
+                f"{self.path} is {found.shape[0]}x{found.shape[1]} pixels, its image {shape[0]}x{shape[1]}",
+                "make them one size (nearest neighbour, never smooth), or remove the pair",
+            )
+        outside = np.unique(found[found >= count]) if count is not None else []
+        if len(outside):
+            raise DataError(
+                f"{self.path} holds class {', '.join(map(str, outside[:8]))}, the model has classes 0..{(count or 1) - 1}",
+                "map them (`class_map`; null counts for nothing), or name the value in `task.void`",
+            )
+        return found
+
+    def _of_values(self, void: int | None) -> np.ndarray:
+        pixels = _pixels(self.path)
+        if pixels.ndim != 2:
+            raise DataError(
+                f"{self.path} is a mask of colours, and nothing says what they mean",
+                "give the set a `palette: {class: [red, green, blue], ...}`, or masks of one channel",
+            )
+        table = np.arange(max(256, int(pixels.max(initial=0)) + 1)) if self.others is None else np.full(1 << 16, self.others)
+        for value, kind in self.classes.items():
+            if value < len(table):
+                table[value] = kind
+        if void is not None and void < len(table) and void not in self.classes:
+            table[void] = VOID
+        return table[pixels].astype(np.int16)
+
+    def _of_colours(self) -> np.ndarray:
+        pixels = _pixels(self.path, colours=True).astype(np.int32)
+        codes = pixels[:, :, 0] << 16 | pixels[:, :, 1] << 8 | pixels[:, :, 2]
+        known = {red << 16 | green << 8 | blue: kind for (red, green, blue), kind in self.colours.items()}
+        values, places = np.unique(codes, return_inverse=True)
+        strange = [value for value in values.tolist() if value not in known]
+        if strange and self.others is None:
+            shown = ", ".join(str([value >> 16, value >> 8 & 255, value & 255]) for value in strange[:4])
+            raise DataError(
+                f"{self.path} has {len(strange)} colour(s) that `palette` does not name: {shown}",
+                'name them, or let `class_map: {"*": null}` count all others for nothing',
+            )
+        return np.array([known.get(value, self.others) for value in values.tolist()], np.int16)[places].reshape(codes.shape)
+
+
+def _pixels(path: Path, *, colours: bool = False) -> np.ndarray:
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB") if colours else image)
+    except (UnidentifiedImageError, OSError, ValueError) as error:
+        raise DataError(f"{path} is not a readable mask: {' '.join(str(error).split())}", "replace or remove the pair") from error

@@ -1,0 +1,1 @@
+"""Segmentation: class maps on the photo, the confusion matrix, and the score of a variant."""

@@ -1,0 +1,231 @@
+"""Masks and class maps: what readers refuse, the way from a network's maps to the photo, and mIoU against counting by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import pytest
+import yaml
+from conftest import project_params
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from stage_process import run_stage
+
+from octavo.errors import DataError
+from octavo.images.dataset import Classes, Item, open_set
+from octavo.images.frame import Frame
+from octavo.images.masks import VOID, Mask
+from octavo.params.grammar import ImageSet, Input, Segmentation
+from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
+from octavo.tasks.segmentation.decode import class_map, logits_of
+from octavo.tasks.segmentation.score import SegmentationScore
+
+TASK = Segmentation(name="segmentation")
+SPEC = Input(size=(8, 8))
+
+
+def write(path: Path, values: np.ndarray, mode: str | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values.astype(np.uint8), mode).save(path)
+    return path
+
+
+def pair(root: Path, name: str, mask: np.ndarray, folder: str = "masks") -> None:
+    write(root / "images" / f"{name}.png", np.full((*mask.shape[:2], 3), 100))
+    write(root / folder / f"{name}.png", mask)
+
+
+def masks(root: Path, **settings) -> ImageSet:
+    return ImageSet(format="masks", path=str(root), **settings)
+
+
+class TestMasks:
+    def test_values_are_classes_unless_mapped(self, tmp_path):
+        pair(tmp_path, "a", np.array([[0, 1], [2, 11]]))
+        (item,) = open_set(masks(tmp_path), "here", Classes(12))
+        assert item.labelled
+        assert item.mask.read((2, 2), 12, 11).tolist() == [[0, 1], [2, VOID]]
+        (item,) = open_set(masks(tmp_path, class_map={2: "road", "*": 0, 11: None}), "here", Classes(2, ("rest", "road")))
+        assert item.mask.read((2, 2), 2, None).tolist() == [[0, 0], [1, VOID]]
+
+    def test_several_datasets_beside_each_other(self, tmp_path):
+        pair(tmp_path / "day", "a", np.zeros((2, 2)), "gt_masks")
+        pair(tmp_path / "night", "a", np.ones((2, 2)), "gt_masks")
+        found = open_set(masks(tmp_path), "here")
+        assert [(item.name, item.dataset) for item in found] == [("day/images/a.png", "day"), ("night/images/a.png", "night")]
+
+    def test_palette_images_and_masks_of_colours(self, tmp_path):
+        indexed = Image.fromarray(np.array([[3, 0]], np.uint8), "P")
+        indexed.putpalette([0, 0, 0] * 3 + [200, 0, 0])
+        indexed.save(tmp_path / "p.png")
+        assert Mask(tmp_path / "p.png", {}, None, {}).read((1, 2), None, None).tolist() == [[3, 0]]
+        pair(tmp_path / "s", "a", np.array([[[255, 0, 0], [0, 0, 255], [9, 9, 9]]]))
+        palette = {"road": (255, 0, 0), 0: (0, 0, 255), "void": (9, 9, 9)}
+        (item,) = open_set(masks(tmp_path / "s", palette=palette), "here", Classes(2, ("rest", "road")))
+        assert item.mask.read((1, 3), 2, None).tolist() == [[1, 0, VOID]]
+        (item,) = open_set(masks(tmp_path / "s", palette={"road": (255, 0, 0)}), "here", Classes(2, ("rest", "road")))
+        with pytest.raises(DataError, match=r"2 colour\(s\) that `palette` does not name: \[0, 0, 255\]"):
+            item.mask.read((1, 3), 2, None)
+        (item,) = open_set(masks(tmp_path / "s"), "here")
+        with pytest.raises(DataError, match="nothing says what they mean"):
+            item.mask.read((1, 3), 2, None)
+
+    def test_what_does_not_fit(self, tmp_path):
+        pair(tmp_path, "a", np.array([[0, 7]]))
+        (item,) = open_set(masks(tmp_path), "here")
+        with pytest.raises(DataError, match="holds class 7, the model has classes 0..2"):
+            item.mask.read((1, 2), 3, None)
+        with pytest.raises(DataError, match=r"is 1x2 pixels, its image 5x5"):
+            item.mask.read((5, 5), 8, None)
+        (tmp_path / "masks/a.png").write_bytes(b"no image")
+        with pytest.raises(DataError, match="not a readable mask"):
+            item.mask.read((1, 2), 8, None)
+        write(tmp_path / "images/b.png", np.zeros((2, 2)))
+        with pytest.raises(DataError, match=r"1 image\(s\) have no mask of their name: .*b\.png"):
+            open_set(masks(tmp_path), "here")
+        (tmp_path / "images/b.png").rename(tmp_path / "masks/c.png")
+        with pytest.raises(DataError, match=r"1 mask\(s\) have no image of their name: .*c\.png"):
+            open_set(masks(tmp_path), "here")
+        with pytest.raises(DataError, match="'sky' is no value of a mask"):
+            open_set(masks(tmp_path, class_map={"sky": 1}), "here")
+        with pytest.raises(DataError, match="'sky' is no class of the model"):
+            open_set(masks(tmp_path, class_map={1: "sky"}), "here", Classes(2, ("a", "b")))
+        with pytest.raises(DataError, match="has no folder of masks"):
+            open_set(masks(tmp_path, annotations="gt"), "here")
+        with pytest.raises(DataError, match="no folder `images`"):
+            open_set(masks(tmp_path / "masks"), "here")
+
+
+class TestDecode:
+    def test_which_output_and_which_shape(self):
+        maps = {"road": np.zeros((1, 2, 4, 4), np.float32), "lane": np.ones((1, 2, 4, 4), np.float32)}
+        assert logits_of(maps, Segmentation(name="segmentation", output="lane")).max() == 1
+        with pytest.raises(DataError, match="which output holds the class maps"):
+            logits_of(maps, TASK)
+        with pytest.raises(DataError, match="holds no class maps"):
+            logits_of({"y": np.zeros((1, 10), np.float32)}, TASK)
+
+    def test_one_map_is_a_class_against_the_rest_and_whole_numbers_are_classes(self):
+        frame = Frame.of(8, 8, SPEC)
+        scores = np.full((1, 8, 8), -1, np.float32)
+        scores[0, :4] = 1
+        assert class_map(scores, frame)[:, 0].tolist() == [1] * 4 + [0] * 4
+        assert class_map(np.full((8, 8), 5, np.int64), frame).tolist() == [[5] * 8] * 8
+
+    @pytest.mark.parametrize("rule", [{"rule": "stretch"}, {"rule": "letterbox"}, {"rule": "letterbox", "align": "top-left"}])
+    @pytest.mark.parametrize("shape", [(40, 80), (96, 32), (32, 32)])
+    def test_a_rectangle_comes_back_to_its_place(self, rule, shape):
+        frame = Frame.of(*shape, Input.model_validate({"size": [64, 64], "resize": rule}))
+        box = np.array([[0.25 * shape[1], 0.25 * shape[0], 0.75 * shape[1], 0.5 * shape[0]]])
+        left, top, right, bottom = np.rint(frame.forth(box)[0]).astype(int)
+        logits = np.zeros((2, 64, 64), np.float32)
+        logits[1, top:bottom, left:right] = 1
+        logits[0] = 1 - logits[1]
+        found = class_map(logits, frame)
+        assert found.shape == shape
+        truth = np.zeros(shape, int)
+        truth[int(box[0, 1]) : int(box[0, 3]), int(box[0, 0]) : int(box[0, 2])] = 1
+        assert (found == truth).mean() > 0.9
+
+    def test_what_a_crop_cuts_off_counts_for_nothing(self):
+        spec = Input.model_validate({"size": [8, 8], "resize": {"rule": "shorter", "to": 8}, "crop": "center"})
+        found = class_map(np.zeros((2, 8, 8), np.float32), Frame.of(8, 16, spec))
+        assert (found[:, 4:12] == 0).all()
+        assert (found[:, :3] == VOID).all()
+
+
+@given(st.integers(0, 10_000), st.integers(2, 5))
+@settings(deadline=None, max_examples=40)
+def test_miou_is_counted_over_all_pixels_at_once(seed, classes):
+    generator = np.random.default_rng(seed)
+    truth, found = generator.integers(-1, classes, (2, 3, 6, 5))
+    whole = sum(confusion(one, other, classes) for one, other in zip(truth, found, strict=True))
+    counts = (truth >= 0) & (found >= 0)
+    expected = []
+    for kind in range(classes):
+        both = ((truth == kind) & (found == kind) & counts).sum()
+        either = (((truth == kind) | (found == kind)) & counts).sum()
+        expected.append(both / either if either else np.nan)
+    np.testing.assert_allclose(ious(whole), expected)
+    assert mean_iou(whole) == pytest.approx(np.nanmean(expected) if not np.isnan(expected).all() else 0)
+
+
+class TestScore:
+    def scores(self, wrong: float, seed: int = 0) -> tuple[dict, dict, Mask]:
+        generator = np.random.default_rng(seed)
+        truth = generator.integers(0, 3, (8, 8))
+        flipped = np.where(generator.random((8, 8)) < wrong, (truth + 1) % 3, truth)
+        return *({"y": np.eye(3, dtype=np.float32)[maps].transpose(2, 0, 1)[None]} for maps in (truth, flipped)), truth
+
+    def test_miou_agreement_and_resamples(self, tmp_path):
+        reference, variant = SegmentationScore(TASK, SPEC), SegmentationScore(TASK, SPEC)
+        for place in range(6):
+            right, worse, truth = self.scores(0.1 * place, place)
+            mask = Mask(write(tmp_path / f"{place}.png", truth), {}, None, {})
+            item = Item(Path(), str(place), "", shape=(8, 8), mask=mask, dataset="day" if place < 3 else "night")
+            reference.update(right, right, item)
+            variant.update(worse, right, item)
+        assert reference.metrics(reference)["miou"] == 1
+        figures = variant.metrics(reference)
+        assert 0.4 < figures["miou"] < 1
+        assert figures["miou.day"] > figures["miou"] > figures["miou.night"]
+        assert figures["agreement"] == figures["pixel_accuracy"]
+        assert figures["mask_iou"] == figures["miou"]
+        assert {"iou.0", "iou.1", "iou.2"} <= set(figures)
+        once, twice = variant.resampled(np.array([[1] * 6, [2] * 6]))
+        assert once == twice == pytest.approx(figures["miou"])
+        assert variant.resampled(np.array([[1, 1, 1, 0, 0, 0]]))[0] == pytest.approx(figures["miou.day"])
+        assert variant.likeness(reference, 0) == 1 > variant.likeness(reference, 5)
+
+    def test_without_masks_there_is_fidelity_alone(self):
+        right, worse, _ = self.scores(0.2)
+        score = SegmentationScore(TASK, SPEC)
+        score.update(worse, right, Item(Path(), "a", "", shape=(8, 8)))
+        assert set(score.metrics(score)) == {"agreement", "mask_iou"}
+        assert score.labelled == 0
+
+
+def network() -> onnx.ModelProto:
+    """Two classes, dark and bright, by a convolution over 3x3 pixels."""
+    weight = np.stack([np.full((3, 3, 3), -1 / 27), np.full((3, 3, 3), 1 / 27)]).astype(np.float32) * 8
+    graph = oh.make_graph(
+        [oh.make_node("Conv", ["image", "weight", "bias"], ["maps"], "conv", pads=[1] * 4)],
+        "bright",
+        [oh.make_tensor_value_info("image", 1, ["batch", 3, 32, 32])],
+        [oh.make_tensor_value_info("maps", 1, ["batch", 2, 32, 32])],
+        [onh.from_array(weight, "weight"), onh.from_array(np.array([4, -4], np.float32), "bias")],
+    )
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
+
+
+@pytest.mark.slow
+def test_through_the_stages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(network(), "small.onnx")
+    generator = np.random.default_rng(0)
+    for part, count in (("calibration", 8), ("validation/day", 5), ("validation/night", 4)):
+        for place in range(count):
+            truth = np.kron(generator.integers(0, 2, (4, 4)), np.ones((10, 12), int))
+            pixels = np.where(truth[:, :, None] > 0, 200, 40) + generator.normal(0, 15, (40, 48, 3))
+            write(Path(part, "images", f"{place}.png"), pixels.clip(0, 255))
+            write(Path(part, "gt_masks", f"{place}.png"), truth)
+    blocks = {
+        "task": {"name": "segmentation", "classes": ["dark", "bright"]},
+        "input": {"size": [32, 32], "resize": {"rule": "letterbox"}},
+        "data": {part: {"format": "masks", "path": part} for part in ("calibration", "validation")},
+    }
+    Path("params.yaml").write_text(yaml.safe_dump(project_params(**blocks)))
+    for stage in ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark", "report"):
+        done = run_stage(stage, "--model", "small")
+        assert done.returncode == 0, done.stderr
+    record = json.loads(Path("metrics/small/accuracy.json").read_text())
+    assert record["metric"] == "miou"
+    assert record["fp32.miou"] > 0.75
+    assert record["int8.retained"] > 0.98
+    assert {"int8.miou.day", "int8.miou.night", "int8.iou.bright", "int8.mask_iou", "int8.pixel_accuracy"} <= set(record)
+    assert "| mIoU | pixel accuracy |" in Path("metrics/small/report.md").read_text()
+    assert len(list(Path("metrics/small/pictures").iterdir())) == 6
