@@ -317,7 +317,7 @@ class TestDatasets:
         with pytest.raises(DataError, match="lies beside the class folders"):
             open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here")
         with pytest.raises(ParamsError, match="'masks' has no reader in this version"):
-            open_set(ImageSet(format="masks", path=str(tmp_path)), "here")
+            open_set(ImageSet(format="identities", path=str(tmp_path)), "here")
 
     def test_a_shared_image_is_found_by_content_not_by_name(self, tmp_path):
         first = write_images(tmp_path / "a", 2, seed=1)
