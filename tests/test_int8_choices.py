@@ -16,7 +16,7 @@ from octavo.graph.selection import choosing, held, released
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16 import quantize_fp16
-from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.emptiness import REASON
 from octavo.runtime.session import Session
 
@@ -240,3 +240,56 @@ print(session.run({{"a": np.zeros((0, 4), np.float32), "b": np.zeros((0, {other}
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode < 0) == dies, done.stderr
+
+
+def test_dynamic_int8_of_two_products_with_one_weight_loads():
+    """ONNX Runtime refuses them while they share it; RT-DETR's decoder does."""
+    model = ir.from_onnx_text(
+        """<ir_version: 9, opset_import: ["": 18]> g (float[1,5,8] x, float[8,8] w) => (float[1,5,8] y)
+        { [one] a = MatMul(x, w) b = Relu(a) [two] y = MatMul(b, w) }"""
+    )
+    weights = model.graph.inputs.pop(1)
+    weights.const_value = ir.tensor(GENERATOR.standard_normal((8, 8)).astype(np.float32), name="w")
+    model.graph.register_initializer(weights)
+    clean(model, 18)
+    result = quantize_dynamic(model, Int8())
+    feed = {"x": GENERATOR.standard_normal((1, 5, 8)).astype(np.float32)}
+    truth, got = run(model, feed)["y"], run(result.model, feed)["y"]
+    assert 10 * np.log10((truth**2).sum() / ((truth - got) ** 2).sum()) > 20
+
+
+# ---------------------------------------------------------------- a real one
+
+
+@pytest.mark.slow
+def test_a_small_rtdetr_keeps_its_queries_and_boxes(tmp_path):
+    """What stays float, SQNR at the heads, and boxes matched: what the report says of attention and decoder is true."""
+    pytest.importorskip("transformers")
+    from detectors import SIZE, photos, saved
+
+    from octavo.params.grammar import Input, TransformersSource
+    from octavo.runtime.rows import matched_rows
+    from octavo.sources import fetch
+
+    images = photos(6, seed=1)
+    source = TransformersSource(kind="transformers", file=str(saved("rtdetr", tmp_path / "net")))
+    model = fetch(source, Input(size=(SIZE, SIZE)), tmp_path, images[:2]).model
+    samples = [{"input": image} for image in images]
+    result = quantize_static(model, statistics_of(model, samples[:4]), Int8(placement="all"), Images(samples[:1], samples[4:]))
+    decided = {}
+    for decision in result.decisions:
+        decided.setdefault(decision.op_type, []).append(decision)
+    # What attention, sampling and selection compute is float, each node with its reason; its linear layers and the Convs are INT8.
+    for kind in ("Softmax", "LayerNormalization", "GridSample", "TopK", "GatherElements"):
+        assert all(decision.precision == "float" and decision.reason for decision in decided[kind]), kind
+    assert any(decision.precision == "int8" for decision in decided["MatMul"])
+    assert any(decision.precision == "int8" for decision in decided["Conv"])
+    assert result.measured["db"] >= result.measured["fidelity_db"]
+    names = choosing(model, before_layers=True)
+    cut = held(result.model, names)
+    for whole in with_choices(model, names, samples[4:]):
+        truth, got = run(model, {"input": whole["input"]}), run(cut, whole)
+        for name, least in (("logits", 18), ("pred_boxes", 25)):
+            assert 10 * np.log10((truth[name] ** 2).sum() / ((truth[name] - got[name]) ** 2).sum()) > least
+        first, second = matched_rows(truth, run(result.model, {"input": whole["input"]}))
+        assert np.median(np.abs(first["pred_boxes"] - second["pred_boxes"]).max(axis=2)) < 0.05

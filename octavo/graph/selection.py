@@ -44,7 +44,8 @@ def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
     found = []
     for node in reversed(list(model.graph)):
         leads = not leading.isdisjoint(node.outputs)
-        chooses = node.op_type in SELECTS and any(value in varying for value in reads(node))
+        # With its branches: suppression stands in the branch for images with boxes.
+        chooses = any(inner.op_type in SELECTS for inner in with_inner(node)) and any(value in varying for value in reads(node))
         typed = all(value.dtype is not None for value in node.outputs if value.name)
         if chooses and typed and (leads or not before_layers):
             found.append(node.name or "")
@@ -58,7 +59,7 @@ def held(model: ir.Model, names: Collection[str]) -> ir.Model:
     copy = model.clone()
     graph = copy.graph
     nodes = [node for node in graph if node.name in names]
-    edges = [value for node in nodes for value in node.inputs if value is not None and value.producer() is not None]
+    edges = [value for node in nodes for value in reads(node) if value.producer() is not None]
     for node in nodes:
         for value in node.outputs:
             if not value.name:
@@ -66,8 +67,10 @@ def held(model: ir.Model, names: Collection[str]) -> ir.Model:
             fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
             ir.convenience.replace_all_uses_with(value, fed, replace_graph_outputs=True)
             graph.inputs.append(fed)
-        for place in range(len(node.inputs)):
-            node.replace_input_with(place, None)
+    for node in nodes:
+        for inner in with_inner(node):
+            for place in range(len(inner.inputs)):
+                inner.replace_input_with(place, None)
     graph.remove(nodes, safe=False)
     present = {*graph.outputs, *graph.inputs}
     graph.outputs.extend(value for value in dict.fromkeys(edges) if value not in present and value.producer().graph is graph)
@@ -79,18 +82,22 @@ def released(made: ir.Model, original: ir.Model, names: Collection[str]) -> ir.M
     graph = made.graph
     known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
     known |= {value.name: value for node in graph for value in node.outputs}
-    for node in original.graph:
-        if node.name not in names:
-            continue
-        inputs = []
-        for value in node.inputs:
-            if value is not None and value.is_initializer() and value.name not in known:
-                known[value.name] = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
-                graph.register_initializer(known[value.name])
-            inputs.append(None if value is None else known[value.name])
-        outputs = [ir.Value(name=value.name, type=value.type, shape=value.shape) for value in node.outputs]
-        graph.append(ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs, name=node.name))
-        for value in outputs:
+    whole = original.clone()
+    nodes = [node for node in whole.graph if node.name in names]
+    outer = {value for node in nodes for value in reads(node)}
+    whole.graph.outputs.clear()
+    whole.graph.remove(nodes, safe=False)
+    for node in nodes:
+        for inner in with_inner(node):
+            for place, value in enumerate(inner.inputs):
+                if value not in outer:
+                    continue
+                if value.is_initializer() and value.name not in known:
+                    known[value.name] = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+                    graph.register_initializer(known[value.name])
+                inner.replace_input_with(place, known[value.name])
+        graph.append(node)
+        for value in node.outputs:
             if value.name:
                 ir.convenience.replace_all_uses_with(known[value.name], value, replace_graph_outputs=True)
                 graph.inputs.remove(known[value.name])

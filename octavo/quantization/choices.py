@@ -11,6 +11,9 @@ from octavo.runtime.tensors import read_tensors
 
 __all__ = ["with_choices"]
 
+# One session for all: with the tensors apart, fusions would differ, and with them what is chosen where two are close.
+_ALL = 1 << 62
+
 Feeds = Mapping[str, np.ndarray]
 
 
@@ -29,6 +32,6 @@ def with_choices(model: ir.Model, names: Sequence[str], samples: Sequence[Feeds]
     wanted = [value.name for node in model.graph if node.name in names for value in node.outputs if value.name]
     if wanted and fed:
         places = [(str(place), feeds) for place, feeds in enumerate(map(dict, samples))]
-        for place, found in read_tensors(model, wanted, lambda: places, optimization="basic", what="FP32"):
+        for place, found in read_tensors(model, wanted, lambda: places, group_bytes=_ALL, optimization="basic", what="FP32"):
             fed[int(place)] |= found
     return fed
