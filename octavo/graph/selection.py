@@ -1,19 +1,115 @@
 """Choices among values inside a graph: TopK over queries, non-maximum suppression, thresholds.
 
 What lies behind one depends on which values are the largest. Two graphs that compute the same to within rounding choose rows in
-another order, or other rows where two are close: all that lies behind differs, and neither is wrong.
+another order, or other rows where two are close: all that lies behind differs, and neither is wrong. To see how exact the layers
+behind are, both get the same choices: `held` makes what the choosing nodes put out inputs of the graph, and what they read outputs,
+so that it is seen too how exact the choice is made; `released` undoes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
-__all__ = ["SELECTS", "selects"]
+from octavo.graph.custom_ops.cut import reads, with_inner
+from octavo.graph.custom_ops.running import LAYERS
+
+__all__ = ["SELECTS", "choosing", "held", "released", "selects"]
 
 # Behind these one value more or less moves all others.
 SELECTS = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
+# What comes out of these depends on sizes, not on values.
+_SIZES = frozenset({"Shape", "Size"})
 
 
 def selects(model: ir.Model) -> bool:
     """Whether outputs depend on a choice among values (TopK, NonMaxSuppression, ArgMax), where small differences become large."""
     return any(node.op_type in SELECTS for node in ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
+    """Names of the main graph's nodes that choose among values which depend on the image.
+
+    Args:
+        model: each node has a name of its own; types are inferred.
+        before_layers: only those with a layer of weights behind, as in detectors of two stages and those with queries. Behind the
+            others stands post-processing, of which quantization changes nothing.
+    """
+    varying = {value for value in model.graph.inputs if not value.is_initializer()}
+    for node in model.graph:
+        if node.op_type not in _SIZES and any(value in varying for value in reads(node)):
+            varying.update(node.outputs)
+    leading: set[ir.Value] = set()
+    found = []
+    for node in reversed(list(model.graph)):
+        leads = not leading.isdisjoint(node.outputs)
+        # With its branches: suppression stands in the branch for images with boxes.
+        chooses = any(inner.op_type in SELECTS for inner in with_inner(node)) and any(value in varying for value in reads(node))
+        typed = all(value.dtype is not None for value in node.outputs if value.name)
+        if chooses and typed and (leads or not before_layers):
+            found.append(node.name or "")
+        if leads or any(map(_is_layer, with_inner(node))):
+            leading.update(reads(node))
+    return found[::-1]
+
+
+def held(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """A copy in which what these nodes put out is fed, and what they read is put out besides the graph's outputs."""
+    copy = model.clone()
+    graph = copy.graph
+    nodes = [node for node in graph if node.name in names]
+    edges = [value for node in nodes for value in reads(node) if value.producer() is not None]
+    for node in nodes:
+        for value in node.outputs:
+            if not value.name:
+                continue
+            fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
+            ir.convenience.replace_all_uses_with(value, fed, replace_graph_outputs=True)
+            graph.inputs.append(fed)
+    for node in nodes:
+        for inner in with_inner(node):
+            for place in range(len(inner.inputs)):
+                inner.replace_input_with(place, None)
+    graph.remove(nodes, safe=False)
+    present = {*graph.outputs, *graph.inputs}
+    graph.outputs.extend(value for value in dict.fromkeys(edges) if value not in present and value.producer().graph is graph)
+    return copy
+
+
+def released(made: ir.Model, original: ir.Model, names: Collection[str]) -> ir.Model:
+    """What was made from `held(original, names)`, in place, with those nodes where they were; tensors are found by name."""
+    graph = made.graph
+    known = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    known |= {value.name: value for node in graph for value in node.outputs}
+    whole = original.clone()
+    nodes = [node for node in whole.graph if node.name in names]
+    outer = {value for node in nodes for value in reads(node)}
+    whole.graph.outputs.clear()
+    whole.graph.remove(nodes, safe=False)
+    for node in nodes:
+        for inner in with_inner(node):
+            for place, value in enumerate(inner.inputs):
+                if value not in outer:
+                    continue
+                if value.is_initializer() and value.name not in known:
+                    known[value.name] = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+                    graph.register_initializer(known[value.name])
+                inner.replace_input_with(place, known[value.name])
+        graph.append(node)
+        for value in node.outputs:
+            if value.name:
+                ir.convenience.replace_all_uses_with(known[value.name], value, replace_graph_outputs=True)
+                graph.inputs.remove(known[value.name])
+                known[value.name] = value
+    wanted = [known[value.name] for value in original.graph.outputs]
+    graph.outputs.clear()
+    graph.outputs.extend(wanted)
+    graph.sort()
+    return made
+
+
+def _is_layer(node: ir.Node) -> bool:
+    return node.op_type in LAYERS and any(
+        value is not None and ir.convenience.get_const_tensor(value) is not None for value in node.inputs
+    )

@@ -16,6 +16,7 @@ import numpy as np
 
 from octavo.errors import QuantizationError
 from octavo.runtime.noise import sqnr_db
+from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
 
 __all__ = ["GROSS", "NOTABLE", "Accepted", "accept"]
@@ -86,13 +87,12 @@ def accept(
     if not samples:
         raise QuantizationError(f"{name}: there is no image to run it on", "raise `calibrate.samples`")
     truth, fast, plain = Session(reference), Session(quantized, name=name), Session(quantized, name=name, optimization="off")
-    sums = _Sums(classes)
+    sums = _Sums(classes, selecting)
     for where, feeds in samples:
         expected, got, written = truth.run(feeds), fast.run(feeds), plain.run(feeds)
         _check(expected, got, truth, name, where)
         _check(expected, written, truth, f"{name} without optimizations", where)
-        for output in compared or truth.outputs:
-            sums.add(output, expected[output], got[output], written[output])
+        sums.add(*({output: found[output] for output in compared or truth.outputs} for found in (expected, got, written)))
     found = Accepted(len(samples))
     for output in sums.signal:
         found.sqnr_db[output], found.written_db[output], found.off_on_db[output] = sums.db(output)
@@ -113,23 +113,32 @@ def accept(
 class _Sums:
     """Running sums over images, by output."""
 
-    def __init__(self, classes: bool) -> None:
-        self.classes = classes
+    def __init__(self, classes: bool, selecting: bool) -> None:
+        self.classes, self.selecting = classes, selecting
         self.signal: dict[str, float] = {}
         self.noise: dict[str, np.ndarray] = {}
         self.written: dict[str, float] = {}
         self.largest: dict[str, float] = {}
         self.same: list[float] = []
 
-    def add(self, output: str, expected: np.ndarray, got: np.ndarray, written: np.ndarray) -> None:
-        if expected.shape != got.shape or expected.shape != written.shape or not np.issubdtype(expected.dtype, np.floating):
-            return  # a number of boxes that depends on the values, or indices: no distance is defined
-        a, b, c = (value.astype(np.float64) for value in (expected, got, written))
-        noise = np.array([((a - b) ** 2).sum(), ((a - c) ** 2).sum(), ((c - b) ** 2).sum()])
+    def add(self, expected: Outputs, got: Outputs, written: Outputs) -> None:
+        pairs = [(expected, got), (expected, written), (written, got)]
+        if self.selecting:
+            # Rows by rank: whichever comes first, each is held against its counterpart.
+            pairs = [matched_rows(*pair) for pair in pairs]
+        for output, value in expected.items():
+            values = [(one[output], other[output]) for one, other in pairs]
+            # A number of boxes that depends on the values, or indices: no distance is defined.
+            if all(one.shape == other.shape for one, other in values) and np.issubdtype(value.dtype, np.floating):
+                self._add(output, [(one.astype(np.float64), other.astype(np.float64)) for one, other in values])
+
+    def _add(self, output: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        noise = np.array([((one - other) ** 2).sum() for one, other in pairs])
+        (a, b), _, (c, d) = pairs
         self.signal[output] = self.signal.get(output, 0.0) + float((a**2).sum())
         self.written[output] = self.written.get(output, 0.0) + float((c**2).sum())
         self.noise[output] = self.noise.get(output, np.zeros(3)) + noise
-        self.largest[output] = max(self.largest.get(output, 0.0), float(np.abs(c - b).max(initial=0.0)))
+        self.largest[output] = max(self.largest.get(output, 0.0), float(np.abs(c - d).max(initial=0.0)))
         if self.classes and a.ndim >= 2 and a.shape[1] > 1:
             self.same.append(float((b.argmax(1) == c.argmax(1)).mean()))
 

@@ -60,6 +60,8 @@ def module_of(source: TransformersSource) -> Detector:
                 trust_remote_code=False,
                 dtype=torch.float32,
                 output_loading_info=True,
+                # Told below, by name; by itself it prints a table and says no more than that there is one.
+                ignore_mismatched_sizes=True,
             )
     except Exception as error:
         raise SourceError(

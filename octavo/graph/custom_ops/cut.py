@@ -9,7 +9,7 @@ import onnx_ir as ir
 from octavo.errors import SourceError
 from octavo.graph.passes.node_names import NodeNamesPass
 
-__all__ = ["Chosen", "cut", "rejoin", "tail"]
+__all__ = ["Chosen", "cut", "reads", "rejoin", "tail", "with_inner"]
 
 Chosen = Callable[[ir.Node], bool]
 
@@ -21,7 +21,7 @@ def tail(graph: ir.Graph, chosen: Chosen) -> list[ir.Node]:
     """
     found: dict[ir.Node, None] = {}
     for node in graph:
-        if any(map(chosen, _with_inner(node))) or any(value.producer() in found for value in _reads(node)):
+        if any(map(chosen, with_inner(node))) or any(value.producer() in found for value in reads(node)):
             found[node] = None
     return list(found)
 
@@ -29,7 +29,7 @@ def tail(graph: ir.Graph, chosen: Chosen) -> list[ir.Node]:
 def _boundary(cut_off: list[ir.Node]) -> list[ir.Value]:
     """Values that the nodes cut off read from the rest, in the order of their first use; graph inputs and weights left out."""
     behind = set(cut_off)
-    found = {value: None for node in cut_off for value in _reads(node)}
+    found = {value: None for node in cut_off for value in reads(node)}
     return [value for value in found if value.producer() is not None and value.producer() not in behind]
 
 
@@ -54,7 +54,7 @@ def cut(model: ir.Model, chosen: Chosen) -> None:
     graph.outputs.clear()
     graph.remove(off, safe=False)
     for node in off:
-        for inner in _with_inner(node):
+        for inner in with_inner(node):
             for place in range(len(inner.inputs)):
                 inner.replace_input_with(place, None)
     graph.outputs.extend(dict.fromkeys([*remaining, *edge]))
@@ -76,18 +76,18 @@ def rejoin(made: ir.Model, original: ir.Model, chosen: Chosen) -> None:
     whole = original.clone()
     off = tail(whole.graph, chosen)
     outputs = list(whole.graph.outputs)
-    read = [value for node in off for value in _reads(node)]
+    read = [value for node in off for value in reads(node)]
     whole.graph.outputs.clear()
     whole.graph.remove(off, safe=False)
     known = {value.name: value for value in (*made.graph.inputs, *made.graph.initializers.values())}
     known |= {value.name: value for node in made.graph for value in node.outputs}
-    inside = {value for node in off for inner in _with_inner(node) for value in inner.outputs}
+    inside = {value for node in off for inner in with_inner(node) for value in inner.outputs}
     replaced: dict[ir.Value, ir.Value] = {}
     for value in read:
         if value not in inside and value not in replaced:
             replaced[value] = _weight(made, value) if value.is_initializer() else _as_before(made, known[value.name], value)
     for node in off:
-        for inner in _with_inner(node):
+        for inner in with_inner(node):
             for place, value in enumerate(inner.inputs):
                 if value in replaced:
                     inner.replace_input_with(place, replaced[value])
@@ -128,19 +128,19 @@ def _same(first: ir.TensorProtocol | None, second: ir.TensorProtocol | None) -> 
     return first.tobytes() == second.tobytes()
 
 
-def _with_inner(node: ir.Node) -> Iterator[ir.Node]:
+def with_inner(node: ir.Node) -> Iterator[ir.Node]:
     """The node and all nodes of its subgraphs."""
     yield node
     for attribute in node.attributes.values():
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             for graph in [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value:
                 for inner in graph:
-                    yield from _with_inner(inner)
+                    yield from with_inner(inner)
 
 
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
+def reads(node: ir.Node) -> Iterator[ir.Value]:
     """Values of the main graph that the node or its subgraphs read."""
-    for inner in _with_inner(node):
+    for inner in with_inner(node):
         for value in inner.inputs:
             if value is not None and (inner is node or value.graph is node.graph):
                 yield value

@@ -10,6 +10,8 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.graph.io import load
+from octavo.graph.selection import choosing, held
+from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16.convert import Fp16Result, convert
 from octavo.quantization.fp16.culprits import culprits
 from octavo.quantization.fp16.measure import Loss, compare, reach, rounded_everywhere
@@ -38,7 +40,8 @@ def quantize_fp16(
     """Convert a model to FP16 and prove it on samples.
 
     1. FP32 runs, and each float tensor's reach is read: nodes that touch one beyond float16's range stay float32.
-    2. The converted model runs with every float16 tensor rounded, and its outputs are compared with FP32's.
+    2. The converted model runs with every float16 tensor rounded, and its outputs are compared with FP32's. Nodes that choose among
+       values (TopK, NonMaxSuppression) get FP32's choices there, and what they read is compared as outputs are.
     3. Where an output is not finite or its SQNR is below 40 dB, the nodes that lose first go back to float32, at most 6 times;
        the best of these models is the result. Outputs whose size the data decide count by being finite only.
 
@@ -67,25 +70,28 @@ def quantize_fp16(
     convert(reference, keep_io=keep_io, keep_float=kept)
     kept = _overflowing(reference, feeds, keep_io=keep_io) | kept
 
-    watched = _watched(reference)
+    # What lies behind a choice is compared on FP32's choices: one other row, and no value behind it is the same.
+    choosers = choosing(reference, before_layers=False)
+    judged, judged_on = held(reference, choosers), with_choices(reference, choosers, feeds)
+    watched = _watched(judged)
     best: tuple[Fp16Result, dict[str, Loss]] | None = None
     for _ in range(ROUNDS + 1):
         result = convert(reference, keep_io=keep_io, keep_float=kept)
-        strict = rounded_everywhere(result.model)
-        losses = compare(reference, strict, feeds, watched)
+        strict = rounded_everywhere(held(result.model, choosers))
+        losses = compare(judged, strict, judged_on, watched)
         if best is None or _worst(losses) > _worst(best[1]):
             best = result, losses
         failing = [name for name, loss in losses.items() if loss.sqnr_db < ENOUGH_DB]
         if not failing:
             break
-        found = culprits(reference, result.decisions, _inner(reference, strict, feeds), failing, ENOUGH_DB)
+        found = culprits(judged, result.decisions, _inner(judged, strict, judged_on), failing, ENOUGH_DB)
         if not found:
             break
         kept |= found
     result, losses = best
     _require_finite(losses)
     # And as it will be deployed: ONNX Runtime's optimizer may trip over what ran without it.
-    _require_finite(compare(reference, result.model, feeds, watched, optimization="all"))
+    _require_finite(compare(reference, result.model, feeds, _watched(reference), optimization="all"))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
     return Fp16Result(result.model, result.decisions, measured)
 

@@ -19,6 +19,7 @@ from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_output, mean_shift
+from octavo.quantization.int8.emptiness import crashing_when_empty
 from octavo.quantization.int8.equalization import equalize
 from octavo.quantization.int8.layouts import LAYOUTS
 from octavo.quantization.int8.placement import map_heads
@@ -113,6 +114,7 @@ class Draft:
         self.units = units_of(self.model)
         self.statistics = statistics
         wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
+        self.unsafe = crashing_when_empty(self.units)
         self.target = target_of(recipe.target)
         self.layout = LAYOUTS[self.target.layout]
         self.wide = self._sixteen(wide)
@@ -199,7 +201,7 @@ class Draft:
         """Each unit, and why it stays float; arguments as in `plan`."""
         # Around kernels a layer's output is rounded; laid before inputs, heads write float by themselves.
         heads = map_heads(self.units) if self.recipe.float_heads and self.target.layout == "kernels" else {}
-        return self.layout.place(self.units, self.kept, heads | dict(given or {}), self.target)
+        return self.layout.place(self.units, self.kept, heads | self.unsafe | dict(given or {}), self.target)
 
     def quantized(self, int8: Iterable[Unit]) -> list[ir.Value]:
         """The tensors that are quantized when these units are INT8."""

@@ -101,9 +101,14 @@ def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
 
 
 def _unshare(model: ir.Model) -> None:
-    """Give each Gemm with transB weights of its own: the engine transposes them in place, whoever else reads them."""
+    """Give each Gemm and MatMul weights of its own.
+
+    The engine transposes those of a Gemm with transB in place, whoever else reads them. And ONNX Runtime 1.31 does not load a graph
+    in which two dynamically quantized products share weights ("Attempt to replace the existing tensor"), as RT-DETR's decoder
+    has them.
+    """
     for node in model.graph:
-        if node.op_type != "Gemm" or not node.attributes.get_int("transB", 0):
+        if node.op_type not in ("Gemm", "MatMul"):
             continue
         weight = node.inputs[1]
         if weight.is_initializer() and len(list(weight.uses())) > 1:

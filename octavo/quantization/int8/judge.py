@@ -52,6 +52,10 @@ class Judge:
     def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.heads = list(heads)
         self.samples = list(samples)
+        # Of images axis 1 holds the channels; of queries, which only a product of matrices gives, the last.
+        self._last = {
+            value.name for node in model.graph if node.op_type in ("Gemm", "MatMul") for value in node.outputs if value.name
+        }
         self._true = self._results(model)
         self._power = {name: self._variance(name) for name in self.heads}
 
@@ -89,7 +93,7 @@ class Judge:
 
     def _axis(self, name: str) -> int:
         rank = self._true[0][name].ndim
-        return 1 if rank >= 3 else rank - 1
+        return 1 if rank >= 3 and name not in self._last else rank - 1
 
     def _variance(self, name: str) -> np.ndarray:
         axis = self._axis(name)

@@ -7,7 +7,7 @@ layers go back to float; kernel times say which of them cost least there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,7 +15,9 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.selection import choosing, held, released
 from octavo.params.grammar import Int8
+from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.costs import CostTable
@@ -73,7 +75,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     check_float(model, QuantizationError)
     statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    ready = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
+    complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
+    choosers, ready, images = _on_choices(complete, images)
     units = units_of(ready)
     heads = heads_of(units)
     if not heads:
@@ -122,11 +125,24 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         if recipe.repair and db_of(noise) < bound:
             noise, plan = placing.repaired(plan, noise, judge, alone, wanted)
         record |= {"db": db_of(noise)}
-    result = draft.written(plan)
+    result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
     rows = alone.rows(whole.reasons) if alone is not None else []
-    return Int8Result(result, _decisions(model, plan), plan.corrected, record, costs, rows)
+    return Int8Result(result, _decisions(model, plan, choosers), plan.corrected, record, costs, rows)
+
+
+def _on_choices(model: ir.Model, images: Images | None) -> tuple[list[str], ir.Model, Images | None]:
+    """What chooses among values before layers (RT-DETR's queries, Faster R-CNN's regions), and the network on FP32's choices.
+
+    The layers behind are measured on these: with one row in another place all that they put out would count as noise.
+    """
+    choosers = choosing(model, before_layers=True)
+    if not choosers:
+        return [], model, images
+    if images is not None:
+        images = Images(*(with_choices(model, choosers, feeds) for feeds in (images.calibration, images.held_out)))
+    return choosers, held(model, choosers), images
 
 
 def _made(model: ir.Model) -> list[ir.Value]:
@@ -142,7 +158,7 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
     return CostTable.load(recipe.placement.removeprefix("table:"))
 
 
-def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
+def _decisions(model: ir.Model, plan: Plan, choosers: Collection[str]) -> list[Decision]:
     """A record for every node of the graph as it came in; what preparation rewrote says so."""
     made = {decision.node: decision for decision in decisions_of(plan.reasons)}
     records = []
@@ -150,7 +166,9 @@ def _decisions(model: ir.Model, plan: Plan) -> list[Decision]:
         if node.op_type == "Constant":
             continue
         decision = made.get(node.name or "")
-        if decision is None:
+        if node.name in choosers:
+            decision = Decision(node.name, node.op_type, "float", "chooses among values, which one rounding may reorder")
+        elif decision is None:
             # In what it was folded into: what it read, else what reads it.
             beside = [value.producer() for value in node.inputs if value is not None]
             beside += [use.node for value in node.outputs for use in value.uses()]

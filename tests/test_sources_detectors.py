@@ -1,0 +1,202 @@
+"""Detectors from torchvision, transformers and ultralytics: exported, run in ONNX Runtime and read by a family."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from octavo.errors import SourceError
+from octavo.files import sha256_path
+from octavo.params.grammar import Input, TorchSource, TransformersSource, UltralyticsSource
+from octavo.runtime.rows import matched_rows, rows_of
+from octavo.runtime.session import Session
+from octavo.sources import fetch
+from octavo.sources.checks import compare_with_reference, refuse_mixed_batch
+from octavo.tasks.detection import family_of
+
+torch = pytest.importorskip("torch")
+
+from detectors import CLASSES, QUERIES, SIZE, photos, saved, spread  # noqa: E402
+
+INPUT = Input(size=(SIZE, SIZE))
+
+
+def checked(fetched, folder, images, selecting=True):
+    """What `stages/export.py` does with a graph."""
+    session = Session(folder / "model.onnx")
+    outputs = [session.run({"input": image}) for image in images]
+    named = [(str(place), image) for place, image in enumerate(images)]
+    found = compare_with_reference(fetched.reference, named, outputs, folder, selecting=selecting)
+    return session, outputs, found
+
+
+# ---------------------------------------------------------------- transformers
+
+
+@pytest.mark.parametrize("kind", ["rtdetr", "rtdetrv2", "dfine"])
+def test_a_detector_of_transformers_is_exported_with_a_dynamic_batch(tmp_path, capfd, kind):
+    pytest.importorskip("transformers")
+    folder, images = saved(kind, tmp_path / kind), photos(3)
+    capfd.readouterr()
+    fetched = fetch(TransformersSource(kind="transformers", file=str(folder)), INPUT, tmp_path, images)
+    assert capfd.readouterr() == ("", "")
+    assert fetched.output_names == ("logits", "pred_boxes")
+    session, outputs, found = checked(fetched, tmp_path, images)
+    assert outputs[0]["logits"].shape == (1, QUERIES, CLASSES)
+    assert found["same_rows"] >= 0.9
+    assert found["max_abs_diff"] < 1e-2
+    refuse_mixed_batch(lambda batch: session.run({"input": batch}), images, outputs, selecting=True)
+    assert family_of(outputs[0], (SIZE, SIZE)).name == "rtdetr"
+
+
+def test_a_folder_that_is_no_detector_is_explained(tmp_path):
+    pytest.importorskip("transformers")
+    source = TransformersSource(kind="transformers", file=str(tmp_path / "net"))
+    with pytest.raises(SourceError, match=r"has no config.json and no model.safetensors"):
+        fetch(source, INPUT, tmp_path, photos(1))
+    folder = saved("rtdetr", tmp_path / "net")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_labels": 7, "id2label": None, "label2id": None}))
+    with pytest.raises(SourceError, match="another shape") as caught:
+        fetch(source, INPUT, tmp_path, photos(1))
+    assert "save_pretrained" in caught.value.mend
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(SourceError, match="cannot read it"):
+        fetch(source, INPUT, tmp_path, photos(1))
+
+
+def test_a_folder_has_one_hash_wherever_it_lies(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+        (tmp_path / name / "a.json").write_text("{}")
+        (tmp_path / name / "inner" / "b.bin").write_bytes(b"b")
+    assert sha256_path(tmp_path / "one") == sha256_path(tmp_path / "two")
+    (tmp_path / "two" / "inner" / "b.bin").rename(tmp_path / "two" / "inner" / "c.bin")
+    assert sha256_path(tmp_path / "one") != sha256_path(tmp_path / "two")
+
+
+# ---------------------------------------------------------------- torchvision
+
+ONE_IMAGE = {"exporter": "torchscript", "dynamic_batch": False}
+
+
+def torchvision_source(tmp_path, name, **settings):
+    """Random weights, spread; the source that reads them."""
+    from octavo.sources.torch_build import build
+
+    torch.manual_seed(0)
+    module = build(name, settings, ()).eval()
+    images = [torch.from_numpy(image[0] / 6 + 0.5) for image in photos(2, seed=9)]
+    spread(module, lambda: module(images))
+    torch.save(module.state_dict(), tmp_path / "w.pth")
+    return TorchSource(kind="torch", entry=name, file=str(tmp_path / "w.pth"), args=settings, **ONE_IMAGE)
+
+
+def test_ssdlite_is_exported_with_boxes_labels_and_scores(tmp_path):
+    images = [image / 6 + 0.5 for image in photos(2)]
+    source = torchvision_source(tmp_path, "ssdlite320_mobilenet_v3_large", topk_candidates=20, num_classes=4)
+    fetched = fetch(source, INPUT, tmp_path, images)
+    assert set(fetched.output_names) == {"boxes", "labels", "scores"}
+    _, outputs, found = checked(fetched, tmp_path, images)
+    assert found["same_rows"] >= 0.9
+    assert family_of(outputs[0], (SIZE, SIZE)).name == "torchvision"
+
+
+def test_a_detector_of_torchvision_names_the_settings_that_it_needs(tmp_path):
+    source = torchvision_source(tmp_path, "ssdlite320_mobilenet_v3_large", num_classes=2)
+    with pytest.raises(SourceError, match="one image at a time") as caught:
+        fetch(source.model_copy(update={"exporter": "dynamo", "dynamic_batch": True}), INPUT, tmp_path, photos(2))
+    assert "`source.exporter: torchscript` and `source.dynamic_batch: false`" in caught.value.mend
+
+
+def test_faster_rcnn_has_a_resnet101(tmp_path):
+    from octavo.sources.torch_build import build
+
+    module = build("octavo.sources.torchvision_detection:fasterrcnn_resnet101_fpn", {"num_classes": 3}, ())
+    assert len(module.backbone.body.layer3) == 23
+    assert module.roi_heads.box_predictor.cls_score.out_features == 3
+
+
+# ---------------------------------------------------------------- ultralytics
+
+
+def test_ultralytics_is_never_installed_and_its_licence_is_named(tmp_path):
+    program = """
+import sys, pathlib
+sys.modules["ultralytics"] = None
+from octavo.errors import SourceError
+from octavo.params.grammar import Input, UltralyticsSource
+from octavo.sources import fetch
+try:
+    fetch(UltralyticsSource(kind="ultralytics", entry="yolov8n.yaml", file="w.pth"), Input(size=(64, 64)), pathlib.Path("."), [])
+except SourceError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "'ultralytics'" in done.stdout
+    assert "AGPL-3.0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("entry", "family", "shape"), [("yolov8n.yaml", "yolov8", (1, 84, 336)), ("yolov10n.yaml", "yolov10", (1, 300, 6))]
+)
+def test_an_ultralytics_yaml_and_its_state_dict_are_exported(tmp_path, entry, family, shape):
+    tasks = pytest.importorskip("ultralytics.nn.tasks")
+    torch.manual_seed(0)
+    module = tasks.DetectionModel(entry, verbose=False)
+    torch.save(module.state_dict(), tmp_path / "w.pth")
+    source = UltralyticsSource(kind="ultralytics", entry=entry, file=str(tmp_path / "w.pth"))
+    fetched = fetch(source, INPUT, tmp_path, photos(2))
+    output = Session(tmp_path / "model.onnx").run({"input": photos(1)[0]})
+    assert output["output"].shape == shape
+    assert family_of(output, (SIZE, SIZE)).name == family
+    assert fetched.reference(photos(1)[0])["output"].shape == shape
+    (tmp_path / "w.pth").rename(tmp_path / "w.pt")
+    with pytest.raises(SourceError, match="pickle of a whole module"):
+        fetch(source.model_copy(update={"file": str(tmp_path / "w.pt")}), INPUT, tmp_path, photos(1))
+
+
+# ---------------------------------------------------------------- rows that a graph chose
+
+
+def rows(count, seed=0):
+    generator = np.random.default_rng(seed)
+    return {"boxes": generator.random((count, 4), np.float32), "scores": generator.random(count, np.float32)}
+
+
+def test_rows_find_their_counterparts_in_any_order():
+    one = rows(9)
+    order = np.random.default_rng(1).permutation(9)
+    other = {name: value[order][:7] + np.float32(1e-4) for name, value in one.items()}
+    first, second = matched_rows(one, other)
+    for name, value in first.items():
+        assert len(value) == 7
+        np.testing.assert_allclose(value, second[name], atol=2e-4)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_row_and_one_row_can_be_compared(count):
+    first, second = matched_rows(rows(3), rows(count))
+    assert {len(value) for value in (*first.values(), *second.values())} == {count}
+
+
+def test_outputs_without_common_rows_stay_as_they_are():
+    one = {"boxes": np.zeros((5, 4)), "map": np.zeros((1, 3, 8, 8))}
+    assert rows_of(one) is None
+    assert matched_rows(one, one)[1]["map"] is one["map"]
+
+
+def test_an_export_with_two_rows_exchanged_is_right_and_one_with_other_rows_is_not(tmp_path):
+    truth = rows(20)
+    exchanged = {name: value[[1, 0, *range(2, 20)]] for name, value in truth.items()}
+    found = compare_with_reference(lambda _: truth, [("a", None)], [exchanged], tmp_path, selecting=True)
+    assert found["same_rows"] == 1
+    assert found["max_abs_diff"] == 0
+    with pytest.raises(SourceError, match="differs from the torch module"):
+        compare_with_reference(lambda _: truth, [("a", None)], [exchanged], tmp_path)
+    with pytest.raises(SourceError, match="of its rows are the same"):
+        compare_with_reference(lambda _: truth, [("a", None)], [rows(20, seed=1)], tmp_path, selecting=True)
+    nothing = rows(0)
+    assert compare_with_reference(lambda _: nothing, [("a", None)], [nothing], tmp_path, selecting=True)["max_abs_diff"] == 0
