@@ -1,6 +1,6 @@
 """Scenes of shapes that the project draws itself, with exact boxes: data for a detector where no photos may be shipped.
 
-Six kinds of shapes, 10 to 112 pixels long, turned, stretched and partly over each other, on clutter that is of no kind; some are
+Six kinds of shapes, 14 to 112 pixels long, turned, stretched and partly over each other, on clutter that is of no kind; some are
 hardly brighter or darker than what lies behind them, all of it blurred and noisy. A set is a folder with `images/*.png` and
 `instances.json` (COCO's format, https://cocodataset.org/#format-data).
 """
@@ -28,10 +28,10 @@ SHAPES = ("disc", "square", "triangle", "star", "ring", "cross")
 SIZES = ((192, 256), (240, 320), (192, 192), (160, 256), (256, 192))
 OFTEN = (0.6, 0.1, 0.1, 0.1, 0.1)
 # Longer side of a shape in pixels; its logarithm is uniform, so that half of them are small (COCO: below 32 x 32).
-SHORTEST, LONGEST = 10, 112
-MOST_SHAPES = 14
+SHORTEST, LONGEST = 14, 112
+MOST_SHAPES = 12
 # What must stay visible of a shape, inside the image and under others; one that would hide more of another is left out.
-VISIBLE = 0.5
+VISIBLE = 0.6
 # Places tried for a shape.
 TRIES = 8
 # A mask is drawn this much larger and averaged, so that its edges have their true coverage.
@@ -143,13 +143,13 @@ def _background(generator: np.random.Generator, rows: int, columns: int) -> np.n
     canvas = generator.uniform(60, 195, 3).astype(np.float32) + _smooth(generator, (rows, columns), 2, 3, 50)
     canvas += _smooth(generator, (rows, columns), int(generator.integers(3, 9)), 3, generator.uniform(0, 25))
     canvas += _smooth(generator, (rows, columns), rows // int(generator.integers(3, 9)), 1, generator.uniform(0, 18))
-    for _ in range(generator.integers(0, 10)):
+    for _ in range(generator.integers(0, 8)):
         ends = generator.uniform((-20, -20), (columns + 20, rows + 20), (2, 2))
         across = (ends[1] - ends[0])[::-1] * (-1, 1)
         across *= generator.uniform(0.5, 2.5) / max(1.0, float(np.hypot(*across)))
         line = np.array([ends[0] + across, ends[1] + across, ends[1] - across, ends[0] - across])
         _paint(generator, canvas, _drawn([line - line.mean(axis=0)], line.mean(axis=0), rows, columns))
-    for _ in range(generator.integers(0, 10)):
+    for _ in range(generator.integers(0, 8)):
         # Uneven polygons: corners of any kind, but no regular outline.
         corners = int(generator.integers(4, 9))
         turn = np.sort(generator.uniform(0, 2 * np.pi, corners))
@@ -215,7 +215,7 @@ def _drawn(outlines: list[np.ndarray], middle: np.ndarray, rows: int, columns: i
 def _paint(generator: np.random.Generator, canvas: np.ndarray, drawn: _Drawn) -> None:
     """Lay a colour over the canvas, in place: near that of what it covers, so that its contrast is sometimes low."""
     away = generator.standard_normal(3)
-    away *= np.exp(generator.uniform(np.log(35), np.log(160))) / np.linalg.norm(away)
+    away *= np.exp(generator.uniform(np.log(45), np.log(170))) / np.linalg.norm(away)
     across, along = generator.uniform(-12, 12, 2)
     share = drawn.mask[:, :, None] / np.float32(255)
     if not share.any():
@@ -233,8 +233,8 @@ def _photographed(generator: np.random.Generator, canvas: np.ndarray) -> np.ndar
     """Uneven light, a lens and a sensor: uint8."""
     rows, columns = canvas.shape[:2]
     canvas = canvas * (1 + _smooth(generator, (rows, columns), 2, 1, 0.25))
-    blur = generator.uniform(0, 1.0)
+    blur = generator.uniform(0, 0.9)
     if blur > 0.3:
         canvas = cv2.GaussianBlur(canvas, (0, 0), blur)
-    noise = generator.standard_normal(canvas.shape, np.float32) * np.float32(generator.uniform(2, 9))
+    noise = generator.standard_normal(canvas.shape, np.float32) * np.float32(generator.uniform(2, 8))
     return np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)
