@@ -1,4 +1,4 @@
-"""Make the demo data: copy weights and photos out of installed packages into data/<set>/ (listed in data/sources.yaml).
+"""Make the demo data in data/<set>/: weights and photos out of installed packages, rendered scenes (listed in data/sources.yaml).
 
 With --set NAME one set is made, with --model NAME every set below data/ that the model's params name. A model whose data are all
 its own needs nothing prepared.
@@ -9,14 +9,16 @@ from pathlib import Path
 from octavo import cli
 from octavo.errors import ParamsError
 from octavo.images.packaged import make_set
+from octavo.images.rendered import render_set
 from octavo.params import load_model, load_sets
-from octavo.progress import say
+from octavo.params.grammar import Rendered
+from octavo.progress import say, working
 
 DATA = Path("data")
 
 
 def main() -> None:
-    """Parse, copy, report."""
+    """Parse, copy or render, report."""
     arguments = cli.parser(__doc__, model_required=False)
     arguments.add_argument("--set", metavar="NAME", help="one set of data/sources.yaml")
     arguments.add_argument("--sources", type=Path, default=DATA / "sources.yaml", metavar="FILE", help="the list of demo data")
@@ -34,7 +36,13 @@ def main() -> None:
     else:
         names = [chosen.set]
     for name in names:
-        say(f"{DATA / name}: {make_set(DATA / name, sets[name])} files from packages (sources and licences in SOURCES.md)")
+        folder, made_of = DATA / name, sets[name]
+        if isinstance(made_of, Rendered):
+            with working(f"rendering {folder}"):
+                count = render_set(folder, made_of)
+            say(f"{folder}: {count} scenes rendered, boxes in instances.json")
+        else:
+            say(f"{folder}: {make_set(folder, made_of)} files from packages (sources and licences in SOURCES.md)")
     if not names:
         say(f"{chosen.model} uses no demo data: nothing to prepare")
 

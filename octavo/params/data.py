@@ -1,10 +1,10 @@
-"""`data:` which images; and data/sources.yaml, what `prepare` copies out of packages."""
+"""`data:` which images; and data/sources.yaml, what `prepare` copies out of packages or renders."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from octavo.params.block import Block, Fraction, Positive
 
@@ -13,6 +13,7 @@ __all__ = [
     "ImageSet",
     "Packaged",
     "PackagedSets",
+    "Rendered",
     "Split",
 ]
 
@@ -89,7 +90,21 @@ class Packaged(Block):
         return to
 
 
-class PackagedSets(Block):
-    """Set name (a folder below data/) to its files."""
+class Rendered(Block):
+    """Scenes of shapes with exact boxes (octavo/images/rendered.py), as images and a COCO file."""
 
-    sets: dict[str, list[Packaged]] = Field(min_length=1)
+    scenes: Positive
+    # Sets of different seeds share no scene. Those from 1000 on are the training script's (benchmarks/train_detector.py).
+    seed: Annotated[int, Field(ge=0, lt=1000)]
+
+
+def _made_how(value: Any) -> str:
+    return "rendered" if isinstance(value, dict | Rendered) else "packaged"
+
+
+class PackagedSets(Block):
+    """Set name (a folder below data/) to its files: a list of what packages ship, or a map of how to render them."""
+
+    sets: dict[
+        str, Annotated[Annotated[list[Packaged], Tag("packaged")] | Annotated[Rendered, Tag("rendered")], Discriminator(_made_how)]
+    ] = Field(min_length=1)

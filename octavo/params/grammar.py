@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from octavo.params.block import Block
-from octavo.params.data import Data, ImageSet, Packaged, PackagedSets, Split
+from octavo.params.data import Data, ImageSet, Packaged, PackagedSets, Rendered, Split
 from octavo.params.preprocessing import Input, Resize
 from octavo.params.recipe import Benchmark, Calibrate, Fp16, Gates, Int8, Qat, TensorRange, Validate
 from octavo.params.source import ExportedSource, OnnxSource, Source, TorchSource, TransformersSource, UltralyticsSource
@@ -38,6 +38,7 @@ __all__ = [
     "PackagedSets",
     "Params",
     "Qat",
+    "Rendered",
     "Resize",
     "Segmentation",
     "Source",

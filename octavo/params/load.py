@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from octavo.errors import ParamsError
 from octavo.params import grammar
@@ -43,7 +43,7 @@ def load(path: str | Path = "params.yaml") -> grammar.Params:
 
 
 def load_sets(path: str | Path = "data/sources.yaml") -> grammar.PackagedSets:
-    """Read and check the list of demo data that `prepare` copies out of installed packages.
+    """Read and check the list of demo data that `prepare` copies out of installed packages or renders.
 
     Raises:
         ParamsError: as `load`.
@@ -154,29 +154,36 @@ def _descend(schema: Any, part: Any) -> Any:
         return _descend(arguments[0], part)
     if origin is dict:
         return arguments[1]
-    if origin is tuple:
+    if origin in (tuple, list):
         return arguments[0]
     blocks = [argument for argument in arguments if isinstance(argument, type) and issubclass(argument, BaseModel)]
     return _descend(blocks[0], part) if len(blocks) == 1 else Any
 
 
-def _members(schema: Any) -> list[type[BaseModel]]:
+def _alternatives(schema: Any) -> tuple[Any, ...]:
+    """What a union chooses from; anything else is its only alternative."""
     if typing.get_origin(schema) is typing.Annotated:
         schema = typing.get_args(schema)[0]
-    if typing.get_origin(schema) in (typing.Union, types.UnionType):
-        return [member for member in typing.get_args(schema) if isinstance(member, type) and issubclass(member, BaseModel)]
-    return [schema] if isinstance(schema, type) and issubclass(schema, BaseModel) else []
+    return typing.get_args(schema) if typing.get_origin(schema) in (typing.Union, types.UnionType) else (schema,)
 
 
-def _tag_of(member: type[BaseModel]) -> str | None:
+def _members(schema: Any) -> list[type[BaseModel]]:
+    return [member for member in _alternatives(schema) if isinstance(member, type) and issubclass(member, BaseModel)]
+
+
+def _tag_of(member: Any) -> str | None:
+    for note in getattr(member, "__metadata__", ()):
+        if isinstance(note, Tag):
+            return note.tag
+    fields = member.model_fields if isinstance(member, type) and issubclass(member, BaseModel) else {}
     for key in ("name", "kind"):
-        if key in member.model_fields:
-            return str(typing.get_args(member.model_fields[key].annotation)[0])
+        if key in fields:
+            return str(typing.get_args(fields[key].annotation)[0])
     return None
 
 
 def _tags(schema: Any) -> list[str]:
-    return [tag for tag in (_tag_of(member) for member in _members(schema)) if tag]
+    return [tag for tag in map(_tag_of, _alternatives(schema)) if tag]
 
 
 def _is_tag(schema: Any, part: str) -> bool:
@@ -184,7 +191,7 @@ def _is_tag(schema: Any, part: str) -> bool:
 
 
 def _tagged(schema: Any, part: str) -> Any:
-    return next(member for member in _members(schema) if _tag_of(member) == part)
+    return next(member for member in _alternatives(schema) if _tag_of(member) == part)
 
 
 def _keys(schema: Any) -> list[str]:
