@@ -15,8 +15,8 @@ from octavo.params.grammar import ModelSpec
 
 __all__ = ["at_resolutions"]
 
-# Of a whole record, what is kept of a further size.
-KEYS = ("retained", "retained_low", "retained_high", "cosine_mean", "sqnr_db")
+# What is kept of a further size, besides the task's metric and its agreement with FP32; intervals are for the model's own size.
+KEYS = ("retained", "cosine_mean", "sqnr_db")
 
 
 def at_resolutions(
@@ -45,13 +45,12 @@ def at_resolutions(
     for size in spec.benchmark.sizes:
         sized = replace(validation, spec=spec.input.at(size), images=[])
         sized.run(track(Images(list(items), sized.spec, spec.data.on_bad_image), f"validating at {named(size)}"))
-        record = sized.record(spec.validation)
         score = sized.scores.get(REFERENCE)
         keys = (*KEYS, score.metric, score.agrees) if score else KEYS
-        found |= {
-            f"{variant}.{named(size)}.{key}": record[f"{variant}.{key}"]
-            for variant in sized.sessions
-            for key in keys
-            if f"{variant}.{key}" in record
-        }
+        figures = sized.figures()
+        for variant, values in figures.items():
+            of = figures[REFERENCE].get(score.metric) if score else None
+            if of and variant != REFERENCE:
+                values["retained"] = values[score.metric] / of
+            found |= {f"{variant}.{named(size)}.{key}": round(values[key], 6) for key in keys if key in values}
     return found

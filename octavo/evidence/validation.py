@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from octavo.evidence.bootstrap import paired_ratio
+from octavo.evidence.bootstrap import Interval, paired_ratios
 from octavo.evidence.fidelity import Fidelity
 from octavo.evidence.gates import judge, judge_interval
 from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
-from octavo.params.grammar import Input, ModelSpec, Validate
+from octavo.params.grammar import Gates, Input, ModelSpec, Validate
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
 from octavo.tasks import SCORES
@@ -90,40 +90,49 @@ class Validation:
 
     def record(self, settings: Validate) -> dict[str, Any]:
         """The flat record: per variant the task's metrics, kept ratio with its interval, fidelity and gates."""
-        labelled = sum(item.labelled for item in self.images)
-        found: dict[str, Any] = {"images": len(self.images), "labelled": labelled}
-        if self.scores:
-            truth = self.scores[REFERENCE]
+        found: dict[str, Any] = {"images": len(self.images), "labelled": sum(item.labelled for item in self.images)}
+        truth = self.scores.get(REFERENCE)
+        if truth is not None:
             found |= {"metric": truth.metric} | truth.about()
             if truth.labelled < truth.least:
                 found["warning"] = f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
-        for variant in self.sessions:
-            values: dict[str, Any] = {}
-            if self.scores:
-                values |= self.scores[variant].metrics(truth)
-            if variant == REFERENCE:
-                # FP32 agrees with itself; only its accuracy says something.
-                values = {key: value for key, value in values.items() if key not in (truth.to_fp32 if self.scores else ())}
-            else:
-                values |= self.fidelity[variant].metrics()
-                values |= self._kept(variant, values, settings)
+        kept = self._kept(settings)
+        for variant, values in self.figures().items():
+            if variant != REFERENCE:
+                interval = kept.get(variant)
+                if interval is not None:
+                    values |= {"retained": interval.estimate, "retained_low": interval.low, "retained_high": interval.high}
+                if variant in settings.gates.variants:
+                    values |= self._gates(values, interval, settings.gates)
             found |= {f"{variant}.{key}": _rounded(value) for key, value in values.items()}
         return found
 
-    def _kept(self, variant: str, values: Mapping[str, Any], settings: Validate) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        interval, labelled = None, 0
-        if self.scores:
-            mine, truth = self.scores[variant], self.scores[REFERENCE]
-            labelled = truth.labelled
-            interval = paired_ratio(mine.resampled, truth.resampled, labelled, resamples=settings.bootstrap, seed=settings.seed)
-            if interval is not None:
-                found = {"retained": interval.estimate, "retained_low": interval.low, "retained_high": interval.high}
-        if variant in settings.gates.variants:
-            found["gate.retained"] = judge_interval(interval, settings.gates.retained, labelled)
-            found["gate.similarity"] = judge(values["cosine_mean"], settings.gates.similarity)
-            if self.scores and mine.agrees in values:
-                found["gate.agreement"] = judge(values[mine.agrees], settings.gates.agreement)
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """By variant: the task's metrics, and fidelity; of FP32, which agrees with itself, only what says something."""
+        truth, found = self.scores.get(REFERENCE), {}
+        for variant in self.sessions:
+            found[variant] = dict(self.scores[variant].metrics(truth)) if truth is not None else {}
+            if variant != REFERENCE:
+                found[variant] |= self.fidelity[variant].metrics()
+            elif truth is not None:
+                found[variant] = {key: value for key, value in found[variant].items() if key not in truth.to_fp32}
+        return found
+
+    def _kept(self, settings: Validate) -> dict[str, Interval | None]:
+        if not self.scores:
+            return {}
+        truth = self.scores[REFERENCE]
+        metrics = {variant: score.resampled for variant, score in self.scores.items() if variant != REFERENCE}
+        return paired_ratios(metrics, truth.resampled, truth.labelled, resamples=settings.bootstrap, seed=settings.seed)
+
+    def _gates(self, values: Mapping[str, Any], interval: Interval | None, gates: Gates) -> dict[str, str]:
+        truth = self.scores.get(REFERENCE)
+        found = {
+            "gate.retained": judge_interval(interval, gates.retained, truth.labelled if truth is not None else 0),
+            "gate.similarity": judge(values["cosine_mean"], gates.similarity),
+        }
+        if truth is not None and truth.agrees in values:
+            found["gate.agreement"] = judge(values[truth.agrees], gates.agreement)
         return found
 
     def rows(self) -> list[dict[str, Any]]:
