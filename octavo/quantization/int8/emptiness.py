@@ -29,7 +29,8 @@ def crashing_when_empty(units: Iterable[Unit]) -> dict[str, str]:
     Args:
         units: of one graph, shapes inferred as far as that goes.
     """
-    nodes = [unit for unit in units if unit.kind in ("Add", "Mul")]
+    # With a constant they are float in any case, and say so.
+    nodes = [unit for unit in units if unit.kind in ("Add", "Mul") and not any(map(constant, unit.main.inputs))]
     if not nodes:
         return {}
     counted = _counted(nodes[0].main.graph)
