@@ -4,8 +4,13 @@
 
 Assignment is task-aligned (TOOD, https://arxiv.org/abs/2108.07755), the loss that of YOLOv8: binary cross-entropy towards the
 aligned score, CIoU (https://arxiv.org/abs/1911.08287) and distribution focal loss (https://arxiv.org/abs/2006.04388) for boxes.
-The optimizer is AdamW with cosine decay; the weights kept are an exponential moving average. All is seeded, and one
-thread computes it, so that one machine gives the same weights again.
+The optimizer is AdamW with cosine decay; the weights kept are an exponential moving average. All is seeded, and one thread computes
+it, so that a repetition on the same machine sees the same numbers.
+
+The weights in the repository come from two runs on one thread of a shared two-core machine: 1600 steps of the default schedule on
+somewhat harder scenes (18 minutes), then `--start` from there, `--rate 1.5e-3 --steps 2400` on the scenes as they are now (24
+minutes, rendering not counted). On 200 held-out scenes (seed 1001) they reach AP@[.5:.95] 0.632, AP50 0.811, AP 0.528 for small
+shapes.
 """
 
 from __future__ import annotations
