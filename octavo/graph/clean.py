@@ -8,6 +8,8 @@ from onnx_ir.passes import common
 
 from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
+from octavo.graph.passes.fold_constants import FoldConstantsPass
+from octavo.graph.passes.fold_pad import FoldPadPass
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.graph.passes.shapes import InferShapesPass
@@ -20,10 +22,12 @@ def clean(model: ir.Model, opset: int) -> list[str]:
 
     1. its opset is at least `opset`, and its IR version one that this opset needs;
     2. its inputs are what a caller feeds: no initializer is among them;
-    3. its constants are initializers, its functions inlined; no Identity and no unused node is left but those that outputs need;
+    3. its constants are initializers, its functions inlined, and what is computed from constants or known sizes alone is computed;
+       no Identity, no Dropout and no unused node is left but those that outputs need;
     4. every node has a name of its own;
-    5. shapes are inferred;
-    6. it passes the ONNX checker.
+    5. no Pad stands before a Conv or MaxPool that can pad itself;
+    6. shapes are inferred;
+    7. it passes the ONNX checker.
 
     Returns:
         What was changed, one plain line each; empty when nothing was.
@@ -49,15 +53,25 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     if constants > _count(model, "Constant"):
         notes.append(f"{constants - _count(model, 'Constant')} Constant nodes became initializers")
+    # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.
+    named = NodeNamesPass()(model).modified
     nodes = _count(model)
+    folding = FoldConstantsPass()
+    folding(model)
+    if folding.problem:
+        notes.append(f"constant folding stopped early: {folding.problem}")
     with captured_logs():
         common.IdentityEliminationPass()(model)
         common.RemoveUnusedNodesPass()(model)
         common.RemoveUnusedOpsetsPass()(model)
     if _count(model) < nodes:
-        notes.append(f"{nodes - _count(model)} unused or Identity nodes removed")
-    if NodeNamesPass()(model).modified:
+        notes.append(f"{nodes - _count(model)} constant, unused or Identity nodes removed")
+    if NodeNamesPass()(model).modified or named:
         notes.append("nodes without a name of their own were named")
+    pads = _count(model, "Pad")
+    FoldPadPass()(model)
+    if pads > _count(model, "Pad"):
+        notes.append(f"{pads - _count(model, 'Pad')} Pad nodes folded into the Conv or MaxPool behind them")
     shapes = InferShapesPass()
     shapes(model)
     if shapes.problem:

@@ -1,0 +1,172 @@
+"""FoldConstantsPass and FoldPadPass: what is known before the graph runs is computed, padding is left to what can pad itself."""
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import network, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.graph.clean import clean
+from octavo.graph.passes.fold_constants import FoldConstantsPass
+from octavo.graph.passes.fold_pad import FoldPadPass
+
+GENERATOR = np.random.default_rng(23)
+IMAGE = {"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)}
+
+
+def ops(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+def alike(model: ir.Model, pass_, feeds=IMAGE) -> list[str]:
+    before = run(model, feeds, optimization="off")
+    assert pass_(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    after = run(model, feeds, optimization="off")
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+    return ops(model)
+
+
+def test_weights_that_the_graph_computes_become_weights():
+    """Weight normalization and a Cast of half-precision weights, both larger than any limit for small constants."""
+    raw = GENERATOR.standard_normal((256, 3, 40, 40)).astype(np.float16)
+    nodes = [
+        oh.make_node("Cast", ["raw"], ["wide"], "cast", to=onnx.TensorProto.FLOAT),
+        oh.make_node("Mul", ["wide", "gain"], ["w"], "norm"),
+        oh.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[19, 19, 20, 20]),
+    ]
+    model = network(nodes, {"raw": raw, "gain": np.full((256, 1, 1, 1), 0.5, np.float32)}, ["y"])
+    assert alike(model, FoldConstantsPass()) == ["Conv"]
+    assert next(iter(model.graph)).inputs[1].const_value.shape == (256, 3, 40, 40)
+
+
+def test_sizes_of_static_tensors_are_constants_and_dropout_goes():
+    nodes = [
+        oh.make_node("Shape", ["x"], ["size"], "size"),
+        oh.make_node("Gather", ["size", "one"], ["channels"], "channels"),
+        oh.make_node("Concat", ["first", "channels", "rest"], ["target"], "target", axis=0),
+        oh.make_node("Dropout", ["x"], ["kept"], "dropout"),
+        oh.make_node("Reshape", ["kept", "target"], ["y"], "reshape"),
+    ]
+    shapes = {"one": np.array([1]), "first": np.array([1]), "rest": np.array([-1])}
+    model = network(nodes, shapes, ["y"])
+    clean(model, 18)
+    assert ops(model) == ["Reshape"]
+    assert list(next(iter(model.graph)).outputs[0].shape) == [1, 3, 256]
+
+
+def test_a_symbolic_size_stays_a_question():
+    nodes = [
+        oh.make_node("Shape", ["x"], ["size"], "size"),
+        oh.make_node("Slice", ["size", "zero", "one"], ["batch"], "batch"),
+        oh.make_node("Concat", ["batch", "rest"], ["target"], "target", axis=0),
+        oh.make_node("Reshape", ["x", "target"], ["y"], "reshape"),
+    ]
+    constants = {"zero": np.array([0]), "one": np.array([1]), "rest": np.array([-1])}
+    model = network(nodes, constants, ["y"], inputs={"x": ["N", 3, 4, 4]})
+    FoldConstantsPass()(model)
+    for batch in (1, 3):
+        assert run(model, {"x": np.ones((batch, 3, 4, 4), np.float32)})["y"].shape == (batch, 48)
+
+
+def test_no_small_constant_is_blown_up_and_quantizers_stay():
+    nodes = [
+        oh.make_node("ConstantOfShape", ["huge"], ["zeros"], "zeros"),
+        oh.make_node("DequantizeLinear", ["codes", "scale"], ["w"], "dq"),
+        oh.make_node("Mul", ["x", "w"], ["scaled"], "mul"),
+        oh.make_node("ReduceSum", ["zeros"], ["sum"], "sum", keepdims=0),
+        oh.make_node("Add", ["scaled", "sum"], ["y"], "add"),
+    ]
+    constants = {"huge": np.array([2048, 2048]), "codes": np.int8([3]), "scale": np.float32(0.5)}
+    model = network(nodes, constants, ["y"])
+    FoldConstantsPass()(model)
+    assert {"ConstantOfShape", "DequantizeLinear"} <= set(ops(model))
+
+
+def test_grids_of_a_detector_are_constants_after_clean():
+    """Range, Expand, Unsqueeze, Concat and Where, as exporters write YOLO's grids."""
+    nodes = [
+        oh.make_node("Range", ["zero", "side", "one"], ["steps"], "range"),
+        oh.make_node("Cast", ["steps"], ["float"], "cast", to=onnx.TensorProto.FLOAT),
+        oh.make_node("Unsqueeze", ["float", "axis"], ["column"], "unsqueeze"),
+        oh.make_node("Expand", ["column", "both"], ["grid"], "expand"),
+        oh.make_node("Add", ["x", "grid"], ["y"], "add"),
+    ]
+    constants = {"zero": np.int64(0), "side": np.int64(16), "one": np.int64(1), "axis": np.array([1]), "both": np.array([16, 16])}
+    model = network(nodes, constants, ["y"])
+    clean(model, 18)
+    assert ops(model) == ["Add"]
+
+
+def padded(value: float | None, behind: str, more: list[int], *, before: str | None = None, **settings: object) -> ir.Model:
+    nodes = [oh.make_node(before, ["x"], ["start"], "start")] if before else []
+    inputs = ["start" if before else "x", "pads", *(["value"] if value is not None else [])]
+    nodes.append(oh.make_node("Pad", inputs, ["wide"], "pad"))
+    tensors = {"pads": np.array([0, 0, *more[:2], 0, 0, *more[2:]])}
+    tensors |= {"value": np.float32(value)} if value is not None else {}
+    if behind == "Conv":
+        tensors["w"] = GENERATOR.standard_normal((4, 3, 3, 3)).astype(np.float32)
+        nodes.append(oh.make_node("Conv", ["wide", "w"], ["y"], "conv", **settings))
+    else:
+        nodes.append(oh.make_node("MaxPool", ["wide"], ["y"], "pool", **({"kernel_shape": [3, 3]} | settings)))
+    return network(nodes, tensors, ["y"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    own=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    strides=st.lists(st.integers(1, 3), min_size=2, max_size=2),
+    kind=st.sampled_from([("Conv", 0.0, None), ("Conv", None, None), ("MaxPool", -np.inf, None), ("MaxPool", 0.0, "Relu")]),
+)
+def test_padding_goes_into_what_can_pad_itself(pads, own, strides, kind):
+    behind, value, before = kind
+    model = padded(value, behind, pads, before=before, pads=own, strides=strides)
+    folds = behind == "Conv" or all(a + b < 3 for a, b in zip(pads, own, strict=True))
+    if folds:
+        assert "Pad" not in alike(model, FoldPadPass())
+    else:
+        assert not FoldPadPass()(model).modified
+
+
+def test_the_lowest_number_counts_as_minus_infinity():
+    assert alike(padded(float(np.finfo(np.float32).min), "MaxPool", [1, 1, 1, 1]), FoldPadPass()) == ["MaxPool"]
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (padded(1.0, "Conv", [1, 1, 1, 1]), "a Conv pads with 0 only"),
+        (padded(0.0, "MaxPool", [1, 1, 1, 1]), "x may be below 0 everywhere"),
+        (padded(-np.inf, "MaxPool", [-1, 0, 0, 0]), "this crops"),
+        (padded(-np.inf, "MaxPool", [1, 1, 1, 1], ceil_mode=1, strides=[2, 2]), "ceil_mode counts windows its own way"),
+        (padded(0.0, "Conv", [1, 1, 1, 1], auto_pad="SAME_UPPER"), "auto_pad decides by the size"),
+    ],
+)
+def test_other_padding_stays(model, why):
+    assert not FoldPadPass()(model).modified, why
+
+
+def test_a_pad_with_two_readers_stays():
+    nodes = [
+        oh.make_node("Pad", ["x", "pads", "value"], ["wide"], "pad"),
+        oh.make_node("MaxPool", ["wide"], ["a"], "pool", kernel_shape=[3, 3]),
+        oh.make_node("Relu", ["wide"], ["b"], "relu"),
+    ]
+    model = network(nodes, {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "value": np.float32(-np.inf)}, ["a", "b"])
+    assert not FoldPadPass()(model).modified
+
+
+def test_a_pad_with_axes_folds():
+    nodes = [
+        oh.make_node("Pad", ["x", "pads", "", "axes"], ["wide"], "pad"),
+        oh.make_node("Conv", ["wide", "w"], ["y"], "conv"),
+    ]
+    weights = GENERATOR.standard_normal((2, 3, 3, 3)).astype(np.float32)
+    model = network(nodes, {"pads": np.array([1, 2]), "axes": np.array([-1]), "w": weights}, ["y"])
+    assert alike(model, FoldPadPass()) == ["Conv"]
+    assert next(iter(model.graph)).attributes["pads"].as_ints() == (0, 1, 0, 2)
