@@ -14,7 +14,7 @@ from octavo.quantization.int8.fidelity import fidelity_of
 from octavo.quantization.int8.judge import heads_of
 from octavo.quantization.int8.units import units_of
 
-CLASSES, VECTORS, MASKS, BOXES, HIGH = 26.0, 25.0, 22.5, 24.0, 26.5
+CLASSES, VECTORS, MASKS, BOXES, HIGH = 24.0, 25.0, 22.5, 20.0, 26.5
 he = partial(graphs.he, np.random.default_rng(11))
 
 

@@ -412,3 +412,25 @@ def test_per_tensor_weights_and_a_bias_that_dwarfs_its_channel(tmp_path):
         made = written(nodes, ["y", "r"], tensors={"w": weights, "b": bias}, per_channel=per_channel)
         assert min(made.sqnr().values()) > 25
         assert counts(made, tmp_path)["QLinearConv"] == 2
+
+
+POOL = oh.make_node("MaxPool", ["r"], ["m"], "pool", kernel_shape=[2, 2], strides=[2, 2])
+STEM = [conv("x", "a", "stem", "stem.b"), oh.make_node("LeakyRelu", ["a"], ["r"], "r", alpha=0.1)]
+
+
+@pytest.mark.parametrize("kept", [("a", "r", "pool"), ("pool",)], ids=["behind float layers", "behind an integer activation"])
+def test_a_float_max_pool_is_not_made_an_integer_one_without_a_layout(kept, tmp_path):
+    """ONNX Runtime moves Q backward and DQ forward across a MaxPool, whose integer kernel on NCHW is 18 times as slow."""
+    made = written([*STEM, POOL, conv("m", "y")], ["y"], kept=kept)
+    graph = optimized(made.int8, tmp_path).graph
+    (pool,) = [node for node in graph.node if "MaxPool" in node.op_type]
+    makers = {name: node.op_type for node in graph.node for name in node.output}
+    assert makers[pool.input[0]] not in ("QuantizeLinear", "QLinearLeakyRelu")
+    assert sum(node.op_type == "QLinearConv" for node in graph.node) == 1 + ("a" not in kept)
+    assert made.sqnr()["y"] > 25
+
+
+def test_a_float_max_pool_right_behind_an_integer_conv_may_take_its_codes(tmp_path):
+    made = written([conv("x", "r", "stem", "stem.b"), POOL, conv("m", "y")], ["y"], kept=("pool",))
+    assert counts(made, tmp_path).get("NhwcMaxPool", 0) + counts(made, tmp_path).get("MaxPool", 0) == 1
+    assert not any(node.name.endswith(".guard") for node in made.int8.graph)

@@ -17,6 +17,7 @@ from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_output, mean_shift
 from octavo.quantization.int8.emptiness import crashing_when_empty
@@ -77,6 +78,7 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     MeanToPoolPass()(ready)
     FoldBatchNormPass()(ready)
     FocusToConvPass()(ready)
+    ShuffleByOrderPass()(ready)
     return ready
 
 

@@ -19,7 +19,7 @@ from octavo.quantization.int8.units import ACTIVATIONS, is_map, is_weighted
 
 __all__ = ["fidelity_of"]
 
-CLASSES, VECTORS, MASKS, BOXES = 26.0, 25.0, 22.5, 24.0
+CLASSES, VECTORS, MASKS, BOXES = 24.0, 25.0, 22.5, 20.0
 # Vectors of both kinds with `effort: high`.
 HIGH = 26.5
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMean"})
