@@ -432,3 +432,20 @@ def test_heads_are_the_last_weights_and_each_channel_of_a_map_has_its_own_scale(
         for channel in range(4):
             error, signal = true[:, channel] - got[:, channel], true[:, channel]
             assert 10 * np.log10((signal**2).sum() / (error**2).sum()) > 28
+
+
+@pytest.mark.parametrize("opset", [17, 18, 21])
+def test_maps_are_quantized_in_every_opset_that_a_model_may_have(opset):
+    """`peaks` measures what rounding shifts, by ReduceMean, whose axes moved from an attribute to an input in opset 18."""
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body"),
+        oh.make_node("Sigmoid", ["b"], ["s"], "s"),
+        oh.make_node("Conv", ["s", "last"], ["y"], "last"),
+    ]
+    weights = {"stem": he(8, 3, 3, 3), "body": he(8, 8, 1, 1), "last": he(4, 8, 1, 1)}
+    model = network(nodes, weights, ["y"], opset=opset)
+    result = quantize_static(model, statistics_of(model), Int8(placement="all"), IMAGES)
+    assert result.measured["chosen"].startswith("peaks")
+    assert result.measured["db"] > 20

@@ -25,6 +25,8 @@ from octavo.runtime.session import Session
 
 __all__ = ["Known", "OwnShift", "own_shifts", "rounding_shifts"]
 
+# The opset in which ReduceMean takes its axes as an input.
+_AXES_AS_INPUT = 18
 _ROUNDED = "octavo.rounded"
 
 # A set of roundings: tensor, and its scale and zero point as bytes.
@@ -129,7 +131,7 @@ class _Beside:
     """The float graph, and beside it a rounded copy of everything between weighted layers."""
 
     def __init__(self, model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams]) -> None:
-        self.proto, self.scales = ir.to_proto(model), scales
+        self.proto, self.scales, self.opset = ir.to_proto(model), scales, model.opset_imports[""]
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.rounded: dict[str, str] = {}
@@ -156,9 +158,12 @@ class _Beside:
             value = self.read[name]
             rank = len(value.shape or ())
             axes = [axis for axis in range(rank) if axis != (1 if rank > 2 else rank - 1)] if rank != 3 else [0, 1]
-            self.constants.append(numpy_helper.from_array(np.array(axes, np.int64), f"{target}.axes"))
             self.nodes.append(helper.make_node("Sub", [self.rounded[name], value.name], [f"{target}.each"]))
-            self.nodes.append(helper.make_node("ReduceMean", [f"{target}.each", f"{target}.axes"], [target], keepdims=0))
+            reads, settings = [f"{target}.each"], {"axes": axes}
+            if self.opset >= _AXES_AS_INPUT:
+                self.constants.append(numpy_helper.from_array(np.array(axes, np.int64), f"{target}.axes"))
+                reads, settings = [*reads, f"{target}.axes"], {}
+            self.nodes.append(helper.make_node("ReduceMean", reads, [target], keepdims=0, **settings))
         nodes = leading_to([*graph.node, *self.nodes], self.shifted().values())
         nodes = list(branchless(nodes, {tensor.name: tensor for tensor in graph.initializer}))
         del graph.node[:]
