@@ -117,6 +117,16 @@ def test_files_that_are_no_params(tmp_path, text, expected):
     assert expected in complaint(tmp_path, text)
 
 
+def test_anchors_and_merge_keys_save_repeating_a_model(tmp_path):
+    block = yaml.safe_dump(project_params()["models"]["small"]).replace("\n", "\n    ")
+    (tmp_path / "p.yaml").write_text(
+        f"models:\n  small: &small\n    {block}\n  other:\n    <<: *small\n    calibrate: {{samples: 12}}\n"
+    )
+    models = load(tmp_path / "p.yaml").models
+    assert models["other"].calibrate.samples == 12
+    assert models["other"].input == models["small"].input
+
+
 def test_a_missing_file_and_an_unknown_model(tmp_path):
     with pytest.raises(ParamsError, match=r"nowhere\.yaml: no such file"):
         load(tmp_path / "nowhere.yaml")

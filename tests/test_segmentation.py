@@ -20,6 +20,7 @@ from octavo.images.dataset import Classes, Item, open_set
 from octavo.images.frame import Frame
 from octavo.images.masks import VOID, Mask
 from octavo.params.grammar import ImageSet, Input, Segmentation
+from octavo.tasks.score import Shown
 from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
 from octavo.tasks.segmentation.decode import class_map, logits_of
 from octavo.tasks.segmentation.score import SegmentationScore
@@ -200,6 +201,48 @@ def network() -> onnx.ModelProto:
         [onh.from_array(weight, "weight"), onh.from_array(np.array([4, -4], np.float32), "bias")],
     )
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
+
+
+class TestPanels:
+    """One class map in the corner of a photo: what INT8 lost, what it won, and where both are wrong."""
+
+    @staticmethod
+    def maps(*rows: list[int]) -> dict[str, np.ndarray]:
+        return {"maps": np.eye(3, dtype=np.float32)[np.array(rows)].transpose(2, 0, 1)[None]}
+
+    def shown(self, tmp_path: Path, mask: np.ndarray | None) -> Shown:
+        found = None if mask is None else Mask(write(tmp_path / "mask.png", mask), {}, None, {})
+        item = Item(tmp_path / "a.png", "a.png", "0" * 64, mask=found, shape=(2, 4))
+        return Shown(item, np.full((2, 4, 3), 100, np.uint8), 1.0)
+
+    def panels(self, shown: Shown, found: list[list[int]], expected: list[list[int]]):
+        score = SegmentationScore(TASK, Input(size=(2, 4), resize={"rule": "stretch"}))
+        variant, reference = self.maps(*found), self.maps(*expected)
+        return (
+            score.first_panels(shown, variant),
+            score.panels(shown, reference, reference),
+            score.panels(shown, variant, reference),
+        )
+
+    def test_photo_truth_classes_and_difference(self, tmp_path):
+        mask = np.array([[0, 1, 2, 0], [0, 0, 0, 0]])
+        first, fp32, int8 = self.panels(self.shown(tmp_path, mask), [[0, 0, 2, 1], [0, 0, 0, 0]], [[0, 1, 0, 2], [0, 0, 0, 0]])
+        assert [words for words, _ in first] == ["photo", "ground truth"]
+        assert [words for words, _ in fp32] == ["its classes"]
+        (_, _), (words, drawn) = int8
+        assert words == "37.50% not as FP32: 12.50% lost (red), 12.50% won (green)"
+        lost, won, neither, same = drawn[0, 1], drawn[0, 2], drawn[0, 3], drawn[1, 0]
+        assert lost[0] > 2 * max(lost[1:])
+        assert won[1] > 2 * max(won[0], won[2])
+        assert min(neither[:2]) > 2 * neither[2]
+        assert len(set(same.tolist())) == 1, "grey where nothing changed"
+
+    def test_without_a_mask_all_that_changed_is_red(self, tmp_path):
+        first, _, (_, (words, drawn)) = self.panels(self.shown(tmp_path, None), [[0] * 4, [1] * 4], [[0] * 4, [0] * 4])
+        assert [name for name, _ in first] == ["photo"]
+        assert words == "50.00% not as FP32"
+        assert (drawn[1, :, 0] > 2 * drawn[1, :, 1]).all()
+        assert (drawn[0, :, 0] == drawn[0, :, 1]).all()
 
 
 @pytest.mark.slow

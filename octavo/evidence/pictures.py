@@ -15,7 +15,7 @@ from octavo.files import replace_dir
 from octavo.images.dataset import Item
 from octavo.images.decode import read_image
 from octavo.images.preprocess import preprocess
-from octavo.tasks.score import Shown
+from octavo.tasks.score import Panel, Shown
 
 __all__ = ["write_pictures"]
 
@@ -70,14 +70,13 @@ def _side_by_side(validation: Validation, item: Item) -> np.ndarray:
     shown, score = Shown(item, photo, scale), validation.scores[REFERENCE]
     variants = (REFERENCE, *_shown(validation))
     outputs = validation.outputs(item, preprocess(image, validation.spec), variants)
-    panels = [score.truth_panel(shown, outputs[variants[1]])]
+    panels = score.first_panels(shown, outputs[variants[1]])
     for variant in variants:
-        words, drawn = score.panel(shown, outputs[variant], outputs[REFERENCE])
-        panels.append((f"{variant}: {words}", drawn))
-    return _row([panel for panel in panels if panel is not None])
+        panels += [(f"{variant}: {words}", drawn) for words, drawn in score.panels(shown, outputs[variant], outputs[REFERENCE])]
+    return _row(panels)
 
 
-def _row(panels: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
+def _row(panels: Sequence[Panel]) -> np.ndarray:
     """Panels of one height beside each other, each under its words."""
     columns = []
     for words, drawn in panels:

@@ -26,8 +26,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # `<<: *other` is no key; what stands beside it overrules it
             key = self.construct_object(key_node, deep=True)
-            if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
+            if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)

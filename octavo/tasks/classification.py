@@ -10,7 +10,7 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Classification, Input
-from octavo.tasks.score import Outputs, Shown
+from octavo.tasks.score import Outputs, Panel, Shown
 
 __all__ = ["ClassificationScore", "class_scores"]
 
@@ -108,16 +108,16 @@ class ClassificationScore:
         """exp(-KL) of one image's class distribution."""
         return float(np.exp(-self.divergences[place]))
 
-    def truth_panel(self, shown: Shown, outputs: Outputs) -> tuple[str, np.ndarray] | None:  # noqa: ARG002
+    def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:  # noqa: ARG002
         """The photo under its label."""
-        return None if shown.item.label is None else (f"label {shown.item.label}", shown.photo)
+        return [] if shown.item.label is None else [(f"label {shown.item.label}", shown.photo)]
 
-    def panel(self, shown: Shown, outputs: Outputs, reference: Outputs) -> tuple[str, np.ndarray]:
+    def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
         """The photo under the Top-1 class, and whether that is right, or FP32's where there is no label."""
         expected, (mine, theirs) = shown.item.label, (int(class_scores(one, self.task).argmax()) for one in (outputs, reference))
         if expected is not None:
-            return f"class {mine}, {'right' if mine == expected else 'wrong'}", shown.photo
-        return f"class {mine}, {'as FP32' if mine == theirs else 'not as FP32'}", shown.photo
+            return [(f"class {mine}, {'right' if mine == expected else 'wrong'}", shown.photo)]
+        return [(f"class {mine}, {'as FP32' if mine == theirs else 'not as FP32'}", shown.photo)]
 
 
 def _kl(reference: np.ndarray, other: np.ndarray) -> float:

@@ -11,9 +11,11 @@ import numpy as np
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Input
 
-__all__ = ["Outputs", "Score", "Shown"]
+__all__ = ["Outputs", "Panel", "Score", "Shown"]
 
 Outputs = Mapping[str, np.ndarray]
+# Words, and a picture of the size of `Shown.photo`: uint8, rows x columns x 3, RGB.
+Panel = tuple[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +81,8 @@ class Score(Protocol):
     def likeness(self, reference: Score, place: int) -> float:
         """How alike this variant and FP32 answer on one image, 1 for alike; pictures show the least alike first."""
 
-    def truth_panel(self, shown: Shown, outputs: Outputs) -> tuple[str, np.ndarray] | None:
-        """What is there on one image, in words and drawn, with regard to what a variant found; None where it is unlabelled."""
+    def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:
+        """What is there on one image, before any variant's panels, with regard to what a variant found."""
 
-    def panel(self, shown: Shown, outputs: Outputs, reference: Outputs) -> tuple[str, np.ndarray]:
+    def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
         """What a variant says of one image, held against the labels, or FP32's answer where there are none."""

@@ -20,7 +20,7 @@ from octavo.tasks.detection.matching import SAME, matched
 from octavo.tasks.detection.names import class_names
 from octavo.tasks.detection.picture import drawn_found, drawn_truth
 from octavo.tasks.detection.resampled import Curves
-from octavo.tasks.score import Outputs, Shown
+from octavo.tasks.score import Outputs, Panel, Shown
 
 __all__ = ["DetectionScore"]
 
@@ -117,18 +117,18 @@ class DetectionScore:
         iou, _, boxes = self._compared(reference, place)
         return 2 * len(iou) / boxes if boxes else 1.0
 
-    def truth_panel(self, shown: Shown, outputs: Outputs) -> tuple[str, np.ndarray] | None:
+    def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:
         """Annotated boxes, coloured by whether a variant found them."""
         truth = shown.item.objects
-        return None if truth is None else drawn_truth(shown.photo, shown.scale, self._found(shown.item, outputs), truth)
+        return [] if truth is None else [drawn_truth(shown.photo, shown.scale, self._found(shown.item, outputs), truth)]
 
-    def panel(self, shown: Shown, outputs: Outputs, reference: Outputs) -> tuple[str, np.ndarray]:
+    def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
         """Sure boxes, coloured by whether they are right: by the annotations, or by FP32's boxes where there are none."""
         truth = shown.item.objects
         if truth is None:
             theirs = self._found(shown.item, reference)
             truth = Objects.of(theirs.xyxy, theirs.classes)
-        return drawn_found(shown.photo, shown.scale, self._found(shown.item, outputs), truth)
+        return [drawn_found(shown.photo, shown.scale, self._found(shown.item, outputs), truth)]
 
     def _found(self, item: Item, outputs: Outputs) -> Boxes:
         boxes = detect(outputs, self.family, Frame.of(*item.shape, self.spec), self.task)

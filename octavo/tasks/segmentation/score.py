@@ -11,7 +11,7 @@ from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.images.masks import VOID
 from octavo.params.grammar import Input, Segmentation
-from octavo.tasks.score import Outputs, Shown
+from octavo.tasks.score import Outputs, Panel, Shown
 from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
 from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
 
@@ -21,6 +21,8 @@ __all__ = ["SegmentationScore"]
 _CELLS = 20_000_000
 # Share of the photo that shows through the colours of a panel.
 _THROUGH = 0.45
+# Colours of pixels whose class changed.
+_LOST, _WON, _NEITHER = (220, 0, 0), (0, 150, 0), (230, 180, 0)
 
 
 class SegmentationScore:
@@ -120,19 +122,21 @@ class SegmentationScore:
         matrix = self.to_reference[place]
         return float(np.trace(matrix) / max(matrix.sum(), 1))
 
-    def truth_panel(self, shown: Shown, outputs: Outputs) -> tuple[str, np.ndarray] | None:  # noqa: ARG002
-        """The mask in colours."""
-        mask = shown.item.mask
-        return None if mask is None else ("ground truth", _coloured(shown.photo, mask.read(shown.item.shape, None, self.task.void)))
+    def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:  # noqa: ARG002
+        """The photo, and the mask in colours."""
+        mask = self._mask(shown)
+        return [("photo", shown.photo), *([] if mask is None else [("ground truth", _coloured(shown.photo, mask))])]
 
-    def panel(self, shown: Shown, outputs: Outputs, reference: Outputs) -> tuple[str, np.ndarray]:
-        """The class map in colours; in red what differs from FP32's."""
+    def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
+        """The class map in colours; of a variant also where it differs from FP32, and which of the two the mask bears out."""
         frame = Frame.of(*shown.item.shape, self.spec)
         mine, theirs = (class_map(logits_of(one, self.task), frame) for one in (outputs, reference))
-        drawn = _coloured(shown.photo, mine)
-        drawn[_large((mine != theirs).astype(np.int16), shown.photo) > 0] = (255, 0, 0)
-        words = f"{np.mean(mine == theirs):.2%} as FP32, in red what is not" if outputs is not reference else "its classes"
-        return words, drawn
+        found = [("its classes", _coloured(shown.photo, mine))]
+        return found if outputs is reference else [*found, _difference(shown.photo, mine, theirs, self._mask(shown))]
+
+    def _mask(self, shown: Shown) -> np.ndarray | None:
+        mask = shown.item.mask
+        return None if mask is None else mask.read(shown.item.shape, None, self.task.void)
 
     def _grown(self, matrix: np.ndarray) -> np.ndarray:
         short = self.count - len(matrix)
@@ -140,6 +144,23 @@ class SegmentationScore:
 
     def _sum(self, matrices: list[np.ndarray]) -> np.ndarray:
         return sum((self._grown(matrix) for matrix in matrices), np.zeros((self.count, self.count), np.int64))
+
+
+def _difference(photo: np.ndarray, mine: np.ndarray, theirs: np.ndarray, mask: np.ndarray | None) -> Panel:
+    """Where two class maps differ: red where the mask says that the second was right, green where the first is, else yellow."""
+    apart = mine != theirs
+    kinds = apart.astype(np.int16)
+    words = f"{apart.mean():.2%} not as FP32"
+    if mask is not None:
+        lost, won = apart & (theirs == mask), apart & (mine == mask)
+        kinds = kinds + lost + 2 * won
+        words += f": {lost.mean():.2%} lost (red), {won.mean():.2%} won (green)"
+    drawn = (photo * _THROUGH + 255 * (1 - _THROUGH)).astype(np.uint8)
+    colours = {1: _NEITHER, 2: _LOST, 3: _WON} if mask is not None else {1: _LOST}
+    shown = _large(kinds, photo)
+    for kind, colour in colours.items():
+        drawn[shown == kind] = colour
+    return words, drawn
 
 
 def _large(values: np.ndarray, photo: np.ndarray) -> np.ndarray:
