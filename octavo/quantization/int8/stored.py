@@ -57,6 +57,7 @@ def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.n
     cast = ir.node("Cast", [parts[0]], {"to": ir.DataType.FLOAT.value}, name=f"{name}.cast")
     product = ir.node("Mul", [cast.outputs[0], parts[1]], name=f"{name}.restore")
     cast.outputs[0].name, product.outputs[0].name = f"{name}.codes", f"{name}.restored"
+    product.outputs[0].shape, product.outputs[0].dtype = ir.Shape(codes.shape), ir.DataType.FLOAT
     model.graph.insert_before(node, [cast, product])
     node.replace_input_with(1, product.outputs[0])
     _drop(model, old)
