@@ -9,6 +9,7 @@ import pytest
 
 from octavo.errors import SourceError
 from octavo.files import sha256_path
+from octavo.graph.clean import clean
 from octavo.params.grammar import Input, TorchSource, TransformersSource, UltralyticsSource
 from octavo.runtime.rows import matched_rows, rows_of
 from octavo.runtime.session import Session
@@ -40,7 +41,7 @@ def test_a_detector_of_transformers_is_exported_with_a_dynamic_batch(tmp_path, c
     pytest.importorskip("transformers")
     folder, images = saved(kind, tmp_path / kind), photos(3)
     capfd.readouterr()
-    fetched = fetch(TransformersSource(kind="transformers", file=str(folder)), INPUT, tmp_path, images)
+    fetched = fetch(TransformersSource(kind="transformers", file=str(folder), dynamic_batch=True), INPUT, tmp_path, images)
     assert capfd.readouterr() == ("", "")
     assert fetched.output_names == ("logits", "pred_boxes")
     session, outputs, found = checked(fetched, tmp_path, images)
@@ -49,6 +50,17 @@ def test_a_detector_of_transformers_is_exported_with_a_dynamic_batch(tmp_path, c
     assert found["max_abs_diff"] < 1e-2
     refuse_mixed_batch(lambda batch: session.run({"input": batch}), images, outputs, selecting=True)
     assert family_of(outputs[0], (SIZE, SIZE)).name == "rtdetr"
+
+
+@pytest.mark.parametrize("kind", ["rtdetr", "dfine"])
+def test_one_image_leaves_no_shape_unknown(tmp_path, kind):
+    """So that every layer's time can be measured: exporters compute sizes in the graph, and cleaning computes them at once."""
+    pytest.importorskip("transformers")
+    fetched = fetch(TransformersSource(kind="transformers", file=str(saved(kind, tmp_path / kind))), INPUT, tmp_path, photos(1))
+    clean(fetched.model, 18)
+    values = [value for node in fetched.model.graph for value in node.outputs]
+    assert all(value.shape is not None and all(isinstance(size, int) for size in value.shape) for value in values)
+    assert not {"ConstantOfShape", "Shape"} & {node.op_type for node in fetched.model.graph}
 
 
 def test_a_folder_that_is_no_detector_is_explained(tmp_path):
