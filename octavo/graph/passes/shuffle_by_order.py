@@ -158,14 +158,15 @@ class _Region:
             split = ir.node("Split", [source, sizes], {"axis": 1}, num_outputs=len(parts), name=f"{source.name}.split")
             for place, (value, part) in enumerate(zip(split.outputs, parts, strict=True)):
                 self._describe(value, f"{source.name}.part{place}", source, len(part))
-            self.model.graph.insert_after(source.producer(), split) if source.producer() is not None else self._insert_first(split)
+            maker, graph = source.producer(), self.model.graph
+            if maker is None:
+                graph.insert_before(next(iter(graph)), split)
+            else:
+                graph.insert_after(maker, split)
             values = list(split.outputs)
         for value, part in zip(values, parts, strict=True):
             whole = [(source, place) for place in part]
             segments |= dict.fromkeys(whole, (value, whole))
-
-    def _insert_first(self, node: ir.Node) -> None:
-        self.model.graph.insert_before(next(iter(self.model.graph)), node)
 
     def _fetch(
         self,

@@ -186,7 +186,7 @@ class _Writer(QdqGraph):
         for node in unit.nodes:
             copy = self._copy(node, unit, [value.name for value in node.outputs])
             if node.op_type == "MaxPool" and copy.input[0] != node.inputs[0].name and not self._follows_kernel(node):
-                copy.input[0] = self._kept_apart(copy.input[0], copy.input[0])
+                copy.input[0] = self._kept_apart(copy.input[0])
             self.nodes.append(copy)
         quantized = [value for value in unit.outputs if value.name in self.scales]
         if quantized:
@@ -227,17 +227,17 @@ class _Writer(QdqGraph):
         while node is not None and node.op_type in (*CARRIERS, "Relu", "Clip"):
             if node.op_type == "MaxPool" and not self._follows_kernel(node):
                 # Moved before it, the Q would make it an integer MaxPool on NCHW, 18 times as slow as this one (NanoDet-m).
-                return self._kept_apart(value.name, value.name)
+                return self._kept_apart(value.name)
             node = node.inputs[0].producer()
         if node is None or node.op_type not in _FUSED or any(node in unit.nodes for unit in self.int8):
             return value.name
         if not all(self._from_codes(read) for read in node.inputs if read is not None and read.dtype == ir.DataType.FLOAT):
             return value.name
-        return self._kept_apart(value.name, value.name)
+        return self._kept_apart(value.name)
 
-    def _kept_apart(self, source: str, name: str) -> str:
+    def _kept_apart(self, name: str) -> str:
         """A copy of a float tensor that no Q or DQ is moved across: a LeakyRelu of slope 1."""
-        return self.add("LeakyRelu", [source], f"{name}.guarded", f"{name}.guard", alpha=1.0)
+        return self.add("LeakyRelu", [name], f"{name}.guarded", f"{name}.guard", alpha=1.0)
 
     def _from_codes(self, value: ir.Value) -> bool:
         """Whether a float reader gets a tensor out of a DequantizeLinear, moved about or not."""
