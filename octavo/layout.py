@@ -9,9 +9,11 @@ __all__ = [
     "MANIFEST",
     "MODEL",
     "SENSITIVITY",
+    "SKIPPED",
     "TORCH_OUTPUTS",
     "VARIANTS",
     "calibration_dir",
+    "checkpoint_dir",
     "metrics_dir",
     "present_variants",
     "variant_dir",
@@ -21,6 +23,8 @@ MODEL = "model.onnx"
 MANIFEST = "manifest.json"
 # Beside an INT8 model.onnx: the noise of each rounding alone.
 SENSITIVITY = "sensitivity.json"
+# In place of model.onnx and its manifest, where a variant is not made: why.
+SKIPPED = "skipped.json"
 # Beside an exported model.onnx: the torch module's outputs on some images.
 TORCH_OUTPUTS = "torch_outputs.npz"
 # In the order of every table.
@@ -37,6 +41,11 @@ def variant_dir(model: str, variant: str) -> Path:
 def calibration_dir(model: str) -> Path:
     """The folder of a model's statistics."""
     return Path("models") / model / "calibration"
+
+
+def checkpoint_dir(model: str) -> Path:
+    """The folder of a training run that is not done; nobody's output."""
+    return Path("models") / model / ".qat"
 
 
 def metrics_dir(model: str) -> Path:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress import track as _track
 
-__all__ = ["say", "track", "working"]
+__all__ = ["advancing", "say", "track", "working"]
 
 T = TypeVar("T")
 
@@ -37,6 +38,18 @@ def working(what: str) -> Iterator[None]:
         return
     with Console(stderr=True).status(what):
         yield
+
+
+@contextmanager
+def advancing(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, where that is a terminal, that is told (done, of all)."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        job = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(job, completed=done, total=total)
 
 
 def say(line: str) -> None:

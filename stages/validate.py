@@ -16,7 +16,7 @@ from octavo.evidence.cost import cost_gates
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.pictures import write_pictures
 from octavo.evidence.resolutions import at_resolutions
-from octavo.evidence.validation import Validation, model_classes
+from octavo.evidence.validation import Validation
 from octavo.files import read_json, write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
@@ -26,6 +26,7 @@ from octavo.layout import SENSITIVITY, calibration_dir, metrics_dir, present_var
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
+from octavo.tasks import model_classes
 
 
 def main() -> None:
@@ -42,7 +43,8 @@ def main() -> None:
     name = manifest["image_input"]
     own = [output["name"] for output in manifest["outputs"]]
     scored = own if set(own) <= set(sessions["fp32"].outputs) else None
-    items = open_set(spec.data.validation, where, model_classes(spec, sessions["fp32"], name, scored))
+    classes = model_classes(spec.task, spec.input, lambda image: sessions["fp32"].run({name: image}), scored)
+    items = open_set(spec.data.validation, where, classes)
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
     refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
     images = Images(items, spec.input, spec.data.on_bad_image)

@@ -14,16 +14,14 @@ import numpy as np
 from octavo.evidence.bootstrap import Interval, paired_ratios
 from octavo.evidence.fidelity import Fidelity
 from octavo.evidence.gates import judge, judge_interval
-from octavo.images.dataset import Classes, Item
-from octavo.images.frame import Frame
-from octavo.images.preprocess import preprocess
-from octavo.params.grammar import Gates, Input, ModelSpec, Validate
+from octavo.images.dataset import Item
+from octavo.params.grammar import Gates, Input, Validate
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
 from octavo.tasks import SCORES
 from octavo.tasks.score import Score
 
-__all__ = ["Validation", "model_classes"]
+__all__ = ["Validation"]
 
 REFERENCE = "fp32"
 
@@ -146,25 +144,6 @@ class Validation:
             row |= {f"{variant}.cosine": round(fidelity.cosines[place], 6) for variant, fidelity in self.fidelity.items()}
             rows.append(row)
         return rows
-
-
-def model_classes(spec: ModelSpec, session: Session, name: str, scored: Sequence[str] | None) -> Classes:
-    """What FP32's outputs say of the model's classes, before an image is opened: it runs once on an even grey.
-
-    Args:
-        spec: the model's block.
-        session: of FP32.
-        name: the graph input that takes the image.
-        scored: outputs that the task's score gets; None where there is no score.
-
-    Raises:
-        DataError: the outputs are not those of the task.
-    """
-    if spec.task.name not in SCORES or scored is None:
-        return Classes()
-    grey = np.full((*spec.input.size, 3), 128, np.uint8)
-    outputs = session.run({name: preprocess(grey, spec.input)})
-    return SCORES[spec.task.name].classes(spec.task, _only(outputs, scored), Frame.of(*grey.shape[:2], spec.input).input)
 
 
 def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from octavo.errors import DataError
+from octavo.images.frame import Frame
 
-__all__ = ["VOID", "Mask"]
+__all__ = ["VOID", "Mask", "framed"]
 
 # What a pixel has that counts for nothing.
 VOID = -1
@@ -98,3 +100,22 @@ def _pixels(path: Path, *, colours: bool = False) -> np.ndarray:
             return np.asarray(image.convert("RGB") if colours else image)
     except (UnidentifiedImageError, OSError, ValueError) as error:
         raise DataError(f"{path} is not a readable mask: {' '.join(str(error).split())}", "replace or remove the pair") from error
+
+
+def framed(mask: np.ndarray, frame: Frame) -> np.ndarray:
+    """A photo's mask laid out as the network's input is; `VOID` where the input shows no photo.
+
+    Args:
+        mask: int16, rows x columns of the photo.
+        frame: where the photo lies in the input.
+
+    Returns:
+        int16, rows x columns of the input; nearest neighbours.
+    """
+    resized = cv2.resize(mask, frame.inner[::-1], interpolation=cv2.INTER_NEAREST)
+    found = np.full(frame.input, VOID, np.int16)
+    (top, left), (rows, columns) = frame.offset, frame.inner
+    low = max(0, top), max(0, left)
+    high = min(frame.input[0], top + rows), min(frame.input[1], left + columns)
+    found[low[0] : high[0], low[1] : high[1]] = resized[low[0] - top : high[0] - top, low[1] - left : high[1] - left]
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from octavo.params.block import Block
 from octavo.params.data import Data, ImageSet, Packaged, PackagedSets, Rendered, Split
@@ -68,6 +68,14 @@ class ModelSpec(Block):
     # `validate` is a method of pydantic's; the key in the file keeps its name.
     validation: Validate = Field(alias="validate")
     benchmark: Benchmark
+
+    @model_validator(mode="after")
+    def _trains_on_something(self) -> ModelSpec:
+        if self.qat.enabled and self.data.train is None:
+            raise ValueError(
+                "`qat.enabled: true` needs images to train on: add `data.train: {format: folder, path: ...}`, labelled or not"
+            )
+        return self
 
 
 class Params(Block):

@@ -115,9 +115,48 @@ class Int8(Block):
 
 
 class Qat(Block):
-    """Quantization-aware training; its settings come with the stage."""
+    """Quantization-aware training, on `data.train`."""
 
-    enabled: Literal[False] = False
+    enabled: bool = False
+    # octavo: for ONNX Runtime's kernels on x86 (uint8 activations, int8 weights). xnnpack: executorch's, signed activations, which
+    # leave about half of the convolutions in float there.
+    quantizer: Literal["octavo", "xnnpack"] = "octavo"
+    # A scale for each output channel of a weight. false with `symmetric: true` is what every runtime can read.
+    per_channel: bool = True
+    # Symmetric activations (zero point 128).
+    symmetric: bool = False
+    # observed: ranges follow what flows by until observers are frozen. learned: from then on scales are trained, too (LSQ).
+    scales: Literal["observed", "learned"] = "observed"
+    # Share of the distance to FP32's answers in the loss, the rest is the labels' own. auto: 0.5 where there are labels that the
+    # task can train on (classes, masks), 1 where there are none.
+    distillation: Fraction | Literal["auto"] = "auto"
+    # Names of layers (as the module has them: `features.0.0`), `conv2d`, `linear` or shell patterns that stay float.
+    keep_float: tuple[str, ...] = ()
+    # Names of parameters or shell patterns that are not trained.
+    freeze: tuple[str, ...] = ()
+    epochs: Positive = 4
+    # At most so many optimizer steps; the learning rate decays over what is left of the epochs.
+    steps: Positive | None = None
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-5
+    # Images of one optimizer step, over all processes.
+    batch: Positive = 32
+    # Parts that a batch is computed in where memory is short. auto: as many as keep a part's activations within half of the memory.
+    accumulate: Positive | Literal["auto"] = "auto"
+    # Epochs after which ranges stand still, and batch norms use their running statistics.
+    freeze_observers: Annotated[int, Field(ge=0)] = 2
+    freeze_batch_norm: Annotated[int, Field(ge=0)] = 1
+    # Decay of an exponential moving average of the weights, which is then what is judged and written; null: none.
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    # Random mirroring of training images, left and right.
+    flip: bool = True
+    # Training images that are not trained on: the best checkpoint is the best on them. At most a quarter.
+    held_out: Annotated[int, Field(ge=1)] = 64
+    # Calibration images for a last look at the ranges once training is over; they are taken where they measure better. 0: none.
+    calibration_samples: Annotated[int, Field(ge=0)] = 200
+    # Steps from one checkpoint to the next; there is one at the end of each epoch, too.
+    checkpoint_every: Positive = 100
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = 0
 
 
 class Gates(Block):
@@ -134,7 +173,7 @@ class Gates(Block):
     # false: an INT8 variant slower than FP32 fails, on the machine that validates: two seconds of timing, cores otherwise idle.
     allow_slower: bool = True
     # The variants that are held to them.
-    variants: tuple[Literal["fp16", "int8", "int8_dynamic"], ...] = ("fp16", "int8")
+    variants: tuple[Literal["fp16", "int8", "int8_dynamic", "qat"], ...] = ("fp16", "int8", "qat")
 
 
 class Validate(Block):

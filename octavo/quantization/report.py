@@ -24,15 +24,15 @@ def markdown(manifest: Mapping[str, Any]) -> str:
     """The page of one variant.
 
     Args:
-        manifest: as `write_manifest` gives it, with `made` as the stage `quantize_int8` fills it.
+        manifest: as `write_manifest` gives it, with `made` as the stages `quantize_int8` and `qat` fill it.
     """
     made = manifest["made"]
     parts = [
         f"# {manifest['name']}: {manifest['variant']}",
         *_warnings(made["warnings"]),
         _table(("what", "value"), _summary(manifest)),
-        *_tried(made["measured"]),
-        "## Nodes of the FP32 graph",
+        *_tried(made.get("measured", {})),
+        "## Nodes of the trained graph" if "training" in made else "## Nodes of the FP32 graph",
         _table(("precision", "nodes", "by op type"), _precisions(made["nodes"])),
         *_floats(made["nodes"]),
         *_executed(made["executed"], manifest["host"]["id"]),
@@ -46,8 +46,13 @@ def markdown(manifest: Mapping[str, Any]) -> str:
 def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     made, settings = manifest["made"], manifest["made"]["settings"]
     size = f"{manifest['bytes'] / 1e6:.3f} MB, {made['size_ratio']:.1%} of FP32's {made['from_bytes'] / 1e6:.3f} MB"
-    rows = [("size", size), ("corrected biases", f"{made['corrected_biases']} (`correction: {settings['correction']}`)")]
-    measured = made["measured"]
+    rows = [("size", size)]
+    if "training" in made:
+        rows += [(name.replace("_", " "), _text(value)) for name, value in made["training"].items()]
+        rows.append(("file against the trained network", _listed(f"{name} {value}" for name, value in made["parity"].items())))
+    else:
+        rows.append(("corrected biases", f"{made['corrected_biases']} (`correction: {settings['correction']}`)"))
+    measured = made.get("measured")
     if measured:
         rows += [
             ("way chosen", str(measured.get("chosen", settings["method"]))),
@@ -149,14 +154,16 @@ def _runs(accepted: Mapping[str, Any]) -> list[str]:
 
 def _origin(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     made, host = manifest["made"], manifest["host"]
-    calibration = made["calibration"]
+    if "calibration" in made:
+        calibration = made["calibration"]
+        counts = f"{calibration['samples']} counted, {calibration['held_out']} held out, list {calibration['images']}"
+        images = ("calibration images", counts)
+    else:
+        images = ("training images", f"list {made['key']['training images']}")
     return [
         ("this file", f"sha256 {manifest['sha256']}"),
         ("FP32 model", f"sha256 {made['from_sha256']}"),
-        (
-            "calibration images",
-            f"{calibration['samples']} counted, {calibration['held_out']} held out, list {calibration['images']}",
-        ),
+        images,
         ("settings", _listed(f"{key} {_setting(value)}" for key, value in sorted(made["settings"].items()))),
         ("versions", _listed(f"{name} {version}" for name, version in sorted(manifest["versions"].items()))),
         ("host", f"{host['id']} ({host['cpu']}, {host['cores']} cores, VNNI: {'yes' if host['vnni'] else 'no'})"),

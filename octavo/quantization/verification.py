@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
@@ -32,18 +33,20 @@ def verified(
     custom: CustomOps,
     sizes: tuple[int, int],
     classes: bool = False,
+    graph: ir.Model | None = None,
 ) -> dict[str, Any]:
     """Load and run a file as a service would.
 
     Args:
         quantized: the file just written.
         reference: FP32's.
-        decisions: for every node of FP32.
+        decisions: for every node of FP32, or of `graph`.
         samples: (what the image is, feeds).
         name: what errors call the file: where it will lie.
         custom: the operators that ONNX Runtime lacks.
         sizes: bytes of FP32 and of the file.
         classes: whether axis 1 of the outputs holds class scores.
+        graph: whose nodes the decisions are of, where that is not FP32's.
 
     Returns:
         For the manifest: `nodes`, `executed` (`Executed.record`), `accepted` (`Accepted.record`), `from_bytes`, `size_ratio` and
@@ -67,7 +70,7 @@ def verified(
         )
     with custom.files({"quantized": quantized}) as runs:
         # What stands in for an operator here is not what a service runs: nothing is said of nodes that are cut off.
-        ran = executed(part, decisions, optimized_nodes(runs["quantized"]))
+        ran = executed(graph if graph is not None else part, decisions, optimized_nodes(runs["quantized"]))
     warnings = list(accepted.warnings)
     if sizes[1] > sizes[0]:
         warnings.append(f"the file is larger than FP32: {sizes[1]:,} bytes against {sizes[0]:,}")

@@ -13,7 +13,7 @@ import onnxruntime
 
 from octavo.files import sha256_bytes
 
-__all__ = ["FEATURES", "cores", "cpu_features", "fingerprint", "has_vnni", "versions"]
+__all__ = ["FEATURES", "cores", "cpu_features", "fingerprint", "has_vnni", "memory_limit", "versions"]
 
 # The instruction sets that decide which integer kernels run.
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
@@ -50,6 +50,19 @@ def has_vnni() -> bool:
 def cores() -> int:
     """How many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_limit() -> int:
+    """Bytes of memory that this process may use: the machine's, or what its container (cgroup) allows."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            allowed = Path(limit).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if allowed.isdigit():
+            total = min(total, int(allowed)) or int(allowed)
+    return total
 
 
 @functools.cache

@@ -1,0 +1,80 @@
+"""The state of a training run on disk, from which it goes on to the same result."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from octavo.errors import QuantizationError
+from octavo.files import replace_file
+
+__all__ = ["BEST", "LAST", "Checkpoint"]
+
+# In the folder of a run.
+LAST, BEST = "last.pt", "best.pt"
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass
+class Checkpoint:
+    """Everything that the steps to come depend on.
+
+    Attributes:
+        key: what the run is made from and with: name to hash or value.
+        step: optimizer steps done.
+        model: parameters and buffers: weights, ranges, batch statistics.
+        optimizer: its state dict.
+        average: the moving average of the parameters, where there is one.
+        random: the generators' states, by device.
+        judged: the best verdict so far: step, metric (None without one), loss.
+        rows: the learning curves so far: name to rows.
+    """
+
+    key: Mapping[str, str]
+    step: int
+    model: State
+    optimizer: dict[str, Any]
+    average: State | None = None
+    random: dict[str, torch.Tensor] = field(default_factory=dict)
+    judged: dict[str, float | None] | None = None
+    rows: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all.
+
+        Raises:
+            OutputError: it cannot be written; the one before is untouched.
+        """
+        with replace_file(path) as temporary:
+            torch.save({**vars(self), "key": dict(self.key)}, temporary)
+
+    @classmethod
+    def load(cls, path: Path, key: Mapping[str, str]) -> Checkpoint:
+        """Read it; no code in it is run.
+
+        Args:
+            path: the file.
+            key: of the run that wants to go on from it.
+
+        Raises:
+            QuantizationError: it is damaged, or of another model or configuration; the message says what differs.
+        """
+        anew = "run it with the settings that it was made with, or start anew: `python stages/qat.py --model NAME --restart`"
+        try:
+            held = cls(**torch.load(path, map_location="cpu", weights_only=True))
+        except (OSError, RuntimeError, EOFError, ValueError, TypeError, KeyError, pickle.UnpicklingError) as error:
+            raise QuantizationError(
+                f"{path} is no checkpoint that can be read: {' '.join(str(error).split())[:200]}", anew
+            ) from error
+        differs = sorted(name for name in {*key, *held.key} if key.get(name) != held.key.get(name))
+        if differs:
+            raise QuantizationError(
+                f"{path} is a checkpoint of another run: {', '.join(differs)} differ{'s' if len(differs) == 1 else ''}", anew
+            )
+        return held

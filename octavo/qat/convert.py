@@ -1,0 +1,98 @@
+"""From a trained graph to an ONNX file with Q and DQ whose layers ONNX Runtime runs in integer kernels."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from torch import fx
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+
+from octavo.errors import QuantizationError
+from octavo.graph.clean import clean
+from octavo.graph.passes.bias_codes import BiasCodesPass, bias_step
+from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.qat.batch_norm import fold
+from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
+from octavo.qat.quantizer import LAYERS
+from octavo.sources.torch_export import export
+
+__all__ = ["as_onnx", "converted"]
+
+
+@torch.no_grad()
+def converted(prepared: fx.GraphModule, example: torch.Tensor) -> fx.GraphModule:
+    """The quantized network in torch: int8 weights, Q and DQ in place of fake quantization.
+
+    Args:
+        prepared: trained; at rest (running statistics, ranges that stand still). It is not changed.
+        example: images; the network runs on them once.
+
+    Returns:
+        A graph that computes what the file will.
+    """
+    model = copy.deepcopy(prepared).cpu()
+    fold(model)
+    model(example.cpu())  # folded weights have scales of their own now
+    _round_biases(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return convert_pt2e(model)
+
+
+def _round_biases(model: fx.GraphModule) -> None:
+    """Biases as the file has them: whole multiples of the accumulator's step. Left alone where an input has no scale."""
+    modules = dict(model.named_modules())
+    for node in model.graph.nodes:
+        if node.target not in LAYERS or len(node.args) < 3 or node.args[2] is None or node.args[2].op != "get_attr":
+            continue
+        found = [modules.get(each.target) if each.op == "call_module" else None for each in node.args[:2]]
+        if not isinstance(found[0], ActivationFakeQuantize) or not isinstance(found[1], WeightFakeQuantize):
+            continue
+        before, weight = (module.calculate_qparams()[0].numpy() for module in found)
+        step = torch.from_numpy(bias_step(before, weight))
+        bias = model.get_parameter(node.args[2].target)
+        # A layer that is called twice reads two inputs: the second rounding moves the bias by half a step at most.
+        bias.copy_(torch.round(bias.double() / step) * step)
+
+
+def as_onnx(
+    model: fx.GraphModule,
+    example: torch.Tensor,
+    names: list[str],
+    *,
+    image_input: str,
+    opset: int,
+    dynamic: dict[int, str],
+    scratch: Path,
+) -> tuple[ir.Model, list[str]]:
+    """Write the quantized network as a graph with int8 weights, int32 biases, Q and DQ.
+
+    Args:
+        model: as `converted` gives it.
+        example: [N, ...], N >= 2 where the batch is open.
+        names: the outputs' names.
+        image_input: the input's name.
+        opset: at least 18 comes out.
+        dynamic: dimensions of the input that stay open, to their names.
+        scratch: an existing folder for temporary files.
+
+    Returns:
+        The graph, and notes.
+
+    Raises:
+        SourceError: the exporter fails.
+        QuantizationError: no quantized layer came out.
+    """
+    graph, notes = export(model, example, names, exporter="dynamo", opset=opset, dynamic=dynamic, scratch=scratch)
+    graph.graph.inputs[0].name = image_input
+    notes += clean(graph, opset)
+    MeanToPoolPass()(graph)
+    for op_type in ("Conv", "Gemm"):
+        BiasCodesPass(op_type)(graph)
+    if not any(node.op_type == "DequantizeLinear" for node in graph.graph):
+        raise QuantizationError("the trained network came out without a quantized layer", "report this, with the model")
+    return graph, notes

@@ -1,0 +1,114 @@
+"""What a training run is made of: its images, PTQ's ranges, and a key by which a run and a checkpoint are told from others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.calibration.choice import chosen_ranges
+from octavo.calibration.statistics import Statistics
+from octavo.errors import DataError
+from octavo.files import sha256_bytes, sha256_file
+from octavo.graph.io import load
+from octavo.images.dataset import Images, Item, chosen_images, image_list, open_set, refuse_overlap
+from octavo.images.splits import pick
+from octavo.layout import MODEL, calibration_dir, variant_dir
+from octavo.params.grammar import ModelSpec
+from octavo.qat.run import Sets, Start
+from octavo.runtime.session import Session
+from octavo.runtime.tensors import read_tensors
+from octavo.tasks import model_classes
+
+__all__ = ["Begun", "begun"]
+
+# Fewer training images than this are no training set: one in four is held out.
+_LEAST = 4
+
+
+@dataclass(frozen=True)
+class Begun:
+    """All that a run starts from.
+
+    Attributes:
+        sets: images.
+        start: PTQ's ranges.
+        key: name to hash or value: equal keys, equal results on one machine.
+        spec, image_input: of the model.
+    """
+
+    sets: Sets
+    start: Start
+    key: dict[str, str]
+    spec: ModelSpec
+    image_input: str
+
+    def samples(self, count: int) -> list[tuple[str, dict[str, np.ndarray]]]:
+        """(image, feeds) of held-out images, for checks of the file."""
+        images = Images(list(self.sets.held_out), self.spec.input, self.spec.data.on_bad_image)
+        return [(item.name, {self.image_input: tensor}) for (item, tensor), _ in zip(images, range(count), strict=False)]
+
+
+def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
+    """Open the images and read what calibration found.
+
+    Args:
+        name: the model's name.
+        spec: its block, with `data.train`.
+        manifest: FP32's.
+
+    Raises:
+        DataError: the training set is too small, cannot be used, or shares an image with calibration or validation.
+        CalibrationError: the statistics are missing, damaged, or another model's.
+    """
+    folder = variant_dir(name, "fp32")
+    statistics = Statistics.load(calibration_dir(name))
+    statistics.require({"model": manifest["sha256"]}, str(calibration_dir(name)))
+    where, image_input = f"models.{name}.data", manifest["image_input"]
+    session = Session(folder / MODEL)
+    classes = model_classes(spec.task, spec.input, lambda image: session.run({image_input: image}))
+    items = open_set(spec.data.train, f"{where}.train", classes)
+    if len(items) < _LEAST:
+        raise DataError(f"{where}.train: {len(items)} images are too few to train on", f"at least {_LEAST}, better hundreds")
+    mine = [(item.name, item.sha256) for item in items]
+    used = [tuple(each) for each in (*statistics.origin["files"], *statistics.origin["held_out"])]
+    refuse_overlap(used, mine, "calibration", "training")
+    judged = open_set(spec.data.validation, f"{where}.validation", classes)
+    refuse_overlap([(item.name, item.sha256) for item in judged], mine, "validation", "training")
+    held = {item.sha256 for item in pick(items, min(spec.qat.held_out, len(items) // 4), spec.qat.seed)}
+    calibration = chosen_images(spec, used, f"{where}.calibration").items
+    recipe = spec.int8.model_copy(update={"symmetric": spec.qat.symmetric})
+    ranges = chosen_ranges(statistics, recipe)
+    model = load(folder / MODEL)
+
+    def tensors(image: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
+        for _, found in read_tensors(model, list(ranges), lambda: [("the first training image", {image_input: image})]):
+            yield from found.items()
+
+    sets = Sets(
+        [item for item in items if item.sha256 not in held],
+        [item for item in items if item.sha256 in held],
+        calibration,
+        classes.count,
+    )
+    return Begun(sets, Start(tensors, ranges), _key(spec, manifest, items, ranges), spec, image_input)
+
+
+def _key(
+    spec: ModelSpec, manifest: Mapping[str, Any], items: Sequence[Item], ranges: Mapping[str, tuple[float, float]]
+) -> dict[str, str]:
+    code = sorted(Path(__file__).parent.glob("*.py"))
+    return {
+        "model": manifest["sha256"],
+        "task": sha256_bytes(spec.task.model_dump_json().encode()),
+        "input": sha256_bytes(spec.input.model_dump_json().encode()),
+        "training images": image_list(items),
+        "masks": sha256_bytes("".join(sha256_file(item.mask.path) for item in items if item.mask is not None).encode()),
+        "data.train": sha256_bytes(spec.data.train.model_dump_json().encode()),
+        "calibrated ranges": sha256_bytes(repr(sorted(ranges.items())).encode()),
+        "octavo/qat": sha256_bytes("".join(sha256_file(path) for path in code).encode()),
+        **{f"qat.{name}": str(value) for name, value in spec.qat.model_dump(mode="json").items()},
+    }

@@ -1,0 +1,197 @@
+"""Where fake quantization goes: a PT2E Quantizer for ONNX Runtime's integer kernels on x86.
+
+1. Conv and Linear: uint8 input, int8 symmetric weight, uint8 output behind batch norm and ReLU, which fold into the layer.
+2. Add, Mul, Cat, average pools, Sigmoid and LeakyReLU have kernels between uint8 tensors (QLinearAdd, ...), and get them where a
+   layer lies behind: what only leads to the outputs is decoding (boxes, scores), where 8 bits are too few.
+3. MaxPool, nearest upsampling and moves (reshape, transpose, slice, split) pass codes on: one scale on both sides.
+4. All else stays float; the layer behind it rounds its own input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec, Quantizer, SharedQuantizationSpec
+
+from octavo.errors import QuantizationError
+from octavo.params.patterns import matches, near
+from octavo.qat.batch_norm import norm_of
+from octavo.qat.capture import aten
+from octavo.qat.fake_quantize import ActivationFakeQuantize, PerChannelWeightFakeQuantize, WeightFakeQuantize
+
+__all__ = ["LAYERS", "OrtQuantizer", "layer_name"]
+
+# Operators with weights that have an integer kernel, to the name by which `keep_float` may call them.
+LAYERS = {aten.conv2d.default: "conv2d", aten.conv2d.padding: "conv2d", aten.linear.default: "linear"}
+# What a layer's Q takes in: its range begins at zero or lies inside the bounds.
+_FOLDED = (aten.relu.default, aten.relu6.default, aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default)
+_ADDS = (aten.add.Tensor, aten.mul.Tensor)
+_OWN_SCALE = (
+    aten.adaptive_avg_pool2d.default,
+    aten.avg_pool2d.default,
+    aten.leaky_relu.default,
+    aten.mean.dim,
+    aten.sigmoid.default,
+)
+_MOVES = (
+    aten.flatten.using_ints,
+    aten.max_pool2d.default,
+    aten.permute.default,
+    aten.reshape.default,
+    aten.slice.Tensor,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.transpose.int,
+    aten.unsqueeze.default,
+    aten.upsample_nearest2d.vec,
+    aten.view.default,
+)
+_SPLITS = (aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default)
+_KEY = "quantization_annotation"
+
+
+@dataclass
+class OrtQuantizer(Quantizer):
+    """uint8 activations per tensor, int8 symmetric weights.
+
+    Args:
+        per_channel: a scale for each output channel of a weight; else one for all.
+        symmetric: activations around zero point 128; costs half the range behind ReLU.
+        keep_float: names of layers (`layer_name`), operators (`conv2d`, `linear`) or shell patterns that stay float.
+    """
+
+    per_channel: bool = True
+    symmetric: bool = False
+    keep_float: Collection[str] = ()
+    # Names of the layers that were annotated, and of those kept float.
+    quantized: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
+        """Say of every node what is rounded at its inputs and outputs.
+
+        Raises:
+            QuantizationError: a pattern of `keep_float` names no layer, or no layer is left to quantize.
+        """
+        layers = [node for node in model.graph.nodes if node.target in LAYERS]
+        kept = self._kept(layers)
+        chosen = [node for node in layers if layer_name(node) not in kept]
+        if not chosen:
+            raise QuantizationError(
+                "no layer is left to quantize in training", "take patterns out of `qat.keep_float`, or set `qat.enabled: false`"
+            )
+        before = _before(chosen)
+        for node in model.graph.nodes:
+            if node in chosen:
+                self._layer(node)
+            elif node in before:
+                self._other(node)
+        self.quantized, self.kept = [layer_name(node) for node in chosen], sorted(kept)
+        return model
+
+    def validate(self, model: fx.GraphModule) -> None:
+        """Nothing: `annotate` refuses what cannot be."""
+
+    def _kept(self, layers: Iterable[fx.Node]) -> set[str]:
+        names = {layer_name(node): LAYERS[node.target] for node in layers}
+        kept: set[str] = set()
+        for pattern in self.keep_float:
+            found = {name for name, kind in names.items() if kind == pattern} | set(matches(pattern, names))
+            if not found:
+                raise QuantizationError(
+                    f"`qat.keep_float` names {pattern!r}, and no layer has this name, operator or pattern",
+                    near(pattern, names) or f"its layers are named like {', '.join(list(names)[:4])}",
+                )
+            kept |= found
+        return kept
+
+    def _activation(self) -> QuantizationSpec:
+        scheme = torch.per_tensor_symmetric if self.symmetric else torch.per_tensor_affine
+        return QuantizationSpec(torch.uint8, ActivationFakeQuantize, 0, 255, scheme)
+
+    def _weight(self) -> QuantizationSpec:
+        if self.per_channel:
+            return QuantizationSpec(torch.int8, PerChannelWeightFakeQuantize, -127, 127, torch.per_channel_symmetric, 0)
+        return QuantizationSpec(torch.int8, WeightFakeQuantize, -127, 127, torch.per_tensor_symmetric)
+
+    def _layer(self, node: fx.Node) -> None:
+        last = _last(node)
+        node.meta[_KEY] = QuantizationAnnotation(
+            {node.args[0]: self._activation(), node.args[1]: self._weight()},
+            self._activation() if last is node else None,
+            _annotated=True,
+        )
+        if last is not node:
+            last.meta[_KEY] = QuantizationAnnotation(output_qspec=self._activation(), _annotated=True)
+
+    def _other(self, node: fx.Node) -> None:
+        if node.target in _ADDS:
+            sources = [value for value in node.args[:2] if isinstance(value, fx.Node) and _is_activation(value)]
+            if len(sources) == 2:
+                self._between(node, sources)
+        elif node.target is aten.cat.default:
+            self._between(node, list(node.args[0]))
+        elif node.target in _OWN_SCALE:
+            self._between(node, [node.args[0]])
+        elif node.target in _MOVES:
+            self._passed(node, [node])
+        elif node.target in _SPLITS:
+            self._passed(node, list(node.users))
+
+    def _between(self, node: fx.Node, sources: list[fx.Node]) -> None:
+        """Uint8 on both sides, each with a scale of its own."""
+        last = _behind_relu(node)
+        node.meta[_KEY] = QuantizationAnnotation(
+            {source: self._activation() for source in sources}, self._activation() if last is node else None, _annotated=True
+        )
+        if last is not node:
+            last.meta[_KEY] = QuantizationAnnotation(output_qspec=self._activation(), _annotated=True)
+
+    def _passed(self, node: fx.Node, results: list[fx.Node]) -> None:
+        """The codes of the input come out, wherever they stand."""
+        source = node.args[0]
+        if not _is_activation(source):
+            return
+        shared = SharedQuantizationSpec((source, node))
+        node.meta[_KEY] = QuantizationAnnotation({source: self._activation()}, _annotated=True)
+        for result in results:
+            annotation = result.meta.setdefault(_KEY, QuantizationAnnotation(_annotated=True))
+            annotation.output_qspec = shared
+
+
+def layer_name(node: fx.Node) -> str:
+    """The name of the module that a layer is in (`features.0.0`), which is unique but for modules that are called twice."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [name for name, _ in stack.values()]
+    return names[-1] if names and names[-1] else node.name
+
+
+def _last(conv: fx.Node) -> fx.Node:
+    """The last node that folds into a layer: batch norm, then ReLU."""
+    return _behind_relu(norm_of(conv))
+
+
+def _behind_relu(node: fx.Node) -> fx.Node:
+    readers = list(node.users)
+    return readers[0] if len(readers) == 1 and readers[0].target in _FOLDED else node
+
+
+def _before(layers: Iterable[fx.Node]) -> set[fx.Node]:
+    """All nodes that one of these layers depends on by its input."""
+    found: set[fx.Node] = set()
+    waiting = [layer.args[0] for layer in layers]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
+
+
+def _is_activation(node: fx.Node) -> bool:
+    """A float tensor that is no weight and depends on the input."""
+    value = node.meta.get("val")
+    return node.op != "get_attr" and isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim >= 2

@@ -1,0 +1,308 @@
+"""The training loop: seeded, resumable, on one process or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import distributed, fx, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from octavo.errors import QuantizationError
+from octavo.images.training import Batch, Batches
+from octavo.params.grammar import Qat
+from octavo.params.patterns import matches, near
+from octavo.qat.batch_norm import normalise_batches
+from octavo.qat.checkpoint import BEST, LAST, Checkpoint, State
+from octavo.qat.judge import Judge, Verdict
+from octavo.qat.losses import LABELLED, distillation, floats
+from octavo.qat.processes import Processes
+from octavo.qat.start import activations
+
+__all__ = ["Learnt", "Training"]
+
+# Scales that are learned: their logarithm takes larger steps than weights do.
+_SCALES_FASTER = 10.0
+
+Run = Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """How a run ended.
+
+    Attributes:
+        verdict: of the best state, which the network then has.
+        step: at which that was.
+        steps: that were done.
+        start: the verdict before the first step.
+        rows: learning curves: `steps` and `epochs`.
+        resumed: the step that the run went on from; 0 where it was not interrupted.
+    """
+
+    verdict: Verdict
+    step: int
+    steps: int
+    start: Verdict
+    rows: dict[str, list[dict[str, float]]]
+    resumed: int
+
+
+@dataclass
+class Training:
+    """One run.
+
+    Args:
+        student: the graph with fake quantization, with ranges begun.
+        teacher: FP32: from images to outputs by name.
+        name: the outputs' names, of what the student returns.
+        batches: what it is trained on.
+        judge: what it is judged by.
+        settings: the `qat:` block.
+        task: the model's task.
+        output: the output that labels are of; None: the only one.
+        place: this process.
+        folder: where checkpoints lie.
+        key: what the run is made from (`Checkpoint.key`).
+        progress: called after each step with (steps done, of all).
+    """
+
+    student: fx.GraphModule
+    teacher: Run
+    name: Callable[[object], Mapping[str, torch.Tensor]]
+    batches: Batches
+    judge: Judge
+    settings: Qat
+    task: str
+    output: str | None
+    place: Processes
+    folder: Path
+    key: Mapping[str, str]
+    progress: Callable[[int, int], object] = max
+    rows: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {"steps": [], "epochs": []})
+
+    def __post_init__(self) -> None:
+        self._choose_parameters()
+        self.total = self.settings.epochs * self.batches.steps
+        self.total = min(self.total, self.settings.steps or self.total)
+        gains = [module.gain for module in activations(self.student).values() if module.gain.requires_grad]
+        slow = [each for each in self.student.parameters() if each.requires_grad and not any(each is gain for gain in gains)]
+        groups = [{"params": slow, "factor": 1.0}] + ([{"params": gains, "factor": _SCALES_FASTER}] if gains else [])
+        self.optimizer = torch.optim.Adam(groups, lr=self.settings.learning_rate)
+        self.average: State | None = None
+        if self.settings.ema is not None:
+            self.average = {name: value.detach().clone() for name, value in self.student.named_parameters()}
+        self.share = 1.0
+        if self.batches.masks or self.batches.named:
+            self.share = 0.5 if self.settings.distillation == "auto" else self.settings.distillation
+            self.share = self.share if self.task in LABELLED else 1.0
+        self.parts = self.settings.accumulate if self.settings.accumulate != "auto" else self._parts_that_fit()
+
+    def run(self) -> Learnt:
+        """Train to the end, from the last checkpoint where there is one; the student then has the best state.
+
+        Raises:
+            QuantizationError: a loss is not a number (the last checkpoint stays), or the checkpoint is of another run.
+            DataError: an image or mask cannot be used.
+        """
+        best, done, resumed = self._begun()
+        model = self._wrapped()
+        while done < self.total:
+            epoch, first = divmod(done, self.batches.steps)
+            self._set_epoch(epoch)
+            # A batch of `size` images over all processes; each reads its own.
+            for batch in self.batches.epoch(epoch, first, self.place.rank, self.place.count):
+                loss = self._step(model, batch, done)
+                done += 1
+                self.rows["steps"].append({"step": done, "loss": loss, "learning_rate": self._rate(done - 1)})
+                self.progress(done, self.total)
+                if done >= self.total or done % self.batches.steps == 0:
+                    break
+                if done % self.settings.checkpoint_every == 0:
+                    self._save(done, best)
+            best = self._judged(done, best)
+            self._save(done, best)
+        start = self.rows["epochs"][0]
+        if best["step"] != done:
+            self.place.wait()
+            self.student.load_state_dict(Checkpoint.load(self.folder / BEST, self.key).model)
+        elif self.average is not None:
+            self._take_average()
+        self._set_epoch(self.settings.epochs)
+        verdict = Verdict(best["metric"], best["loss"])
+        return Learnt(verdict, int(best["step"]), done, Verdict(start.get("metric"), start["loss"]), self.rows, resumed)
+
+    def _begun(self) -> tuple[dict[str, float | None] | None, int, int]:
+        """(best verdict, steps done, step resumed from): from a checkpoint, or from the start."""
+        last = self.folder / LAST
+        if not self.place.same(last.is_file()):
+            best = self._judged(0, None)
+            self._save(0, best)
+            return best, 0, 0
+        held = Checkpoint.load(last, self.key)
+        self.student.load_state_dict(held.model)
+        self.optimizer.load_state_dict(held.optimizer)
+        if held.average is not None and self.average is not None:
+            self.average = {name: value.to(self.place.device) for name, value in held.average.items()}
+        torch.set_rng_state(held.random["cpu"])
+        if "cuda" in held.random and self.place.device.type == "cuda":
+            torch.cuda.set_rng_state(held.random["cuda"], self.place.device)
+        self.rows = held.rows
+        return held.judged, held.step, held.step
+
+    def _step(self, model: nn.Module, batch: Batch, done: int) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(done) * group["factor"]
+        self.optimizer.zero_grad(set_to_none=True)
+        # A CPU computes gradients of convolutions about twice as fast with channels last.
+        images = torch.from_numpy(batch.images).to(self.place.device, memory_format=torch.channels_last)
+        labels = None if batch.labels is None else torch.from_numpy(batch.labels).to(self.place.device)
+        parts = min(self.parts, len(images))
+        total = torch.zeros((), device=self.place.device)
+        for number, places in enumerate(torch.arange(len(images)).tensor_split(parts)):
+            # Gradients are exchanged once a step.
+            with model.no_sync() if self.place.count > 1 and number + 1 < parts else nullcontext():
+                loss = self._loss(model, images[places], None if labels is None else labels[places]) * (len(places) / len(images))
+                loss.backward()
+            total += loss.detach()
+        if self.place.count > 1:
+            distributed.all_reduce(total)
+            total /= self.place.count
+        gradients = [parameter.grad for parameter in self.student.parameters() if parameter.grad is not None]
+        if not math.isfinite(total) or not bool(torch.nn.utils.get_total_norm(gradients).isfinite()):
+            saved = Checkpoint.load(self.folder / LAST, self.key).step if self.place.main else 0
+            raise QuantizationError(
+                f"training diverged: the loss or its gradient is not a number at step {done + 1}; the checkpoint of step {saved} "
+                f"is kept in {self.folder}",
+                f"lower `qat.learning_rate` ({self.settings.learning_rate:g}), then `python stages/qat.py --model NAME --restart`",
+            )
+        self.optimizer.step()
+        if self.average is not None:
+            with torch.no_grad():
+                for name, value in self.student.named_parameters():
+                    self.average[name].lerp_(value, 1 - self.settings.ema)
+        return float(total)
+
+    def _loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+        found = self.name(model(images))
+        loss = torch.zeros((), device=images.device)
+        if self.share > 0:
+            with torch.no_grad():
+                truth = self.teacher(images)
+            loss = loss + self.share * distillation(self.task, found, truth)
+        if labels is not None and self.share < 1:
+            logits = found[self.output] if self.output is not None else next(iter(floats(found).values()))
+            loss = loss + (1 - self.share) * LABELLED[self.task](logits, labels)
+        return loss
+
+    def _rate(self, done: int) -> float:
+        """Cosine decay to zero."""
+        return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * done / self.total))
+
+    def _set_epoch(self, epoch: int) -> None:
+        """What stands still from now on; batch norms are set each epoch anew."""
+        normalise_batches(self.student, epoch < self.settings.freeze_batch_norm)
+        observing = epoch < self.settings.freeze_observers
+        for module in activations(self.student).values():
+            module.enable_observer(observing)
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """As the network will be used: running statistics, ranges that stand still, averaged weights."""
+        observing = [module.observing for module in activations(self.student).values()]
+        held = None
+        if self.average is not None:
+            held = {name: value.detach().clone() for name, value in self.student.named_parameters()}
+            self._take_average()
+        normalise_batches(self.student, False)
+        for module in activations(self.student).values():
+            module.enable_observer(False)
+        try:
+            yield
+        finally:
+            for module, before in zip(activations(self.student).values(), observing, strict=True):
+                module.enable_observer(before)
+            if held is not None:
+                self._put(held)
+
+    def _judged(self, done: int, best: dict[str, float | None] | None) -> dict[str, float | None]:
+        """Judge what there is now; where it is the best so far, keep it."""
+        found = best
+        if self.place.main:
+            with self._at_rest():
+                verdict = self.judge(lambda images: self.name(self.student(images)))
+                row = {"step": done, "loss": verdict.loss} | ({} if verdict.metric is None else {"metric": verdict.metric})
+                self.rows["epochs"].append(row)
+                if best is None or verdict.beats(Verdict(best["metric"], best["loss"])):
+                    found = {"step": done, "metric": verdict.metric, "loss": verdict.loss}
+                    Checkpoint(self.key, done, self.student.state_dict(), {}, judged=found).save(self.folder / BEST)
+        return self.place.same(found)
+
+    def _save(self, done: int, best: dict[str, float | None] | None) -> None:
+        if self.place.main:
+            random = {"cpu": torch.get_rng_state()}
+            if self.place.device.type == "cuda":
+                random["cuda"] = torch.cuda.get_rng_state(self.place.device)
+            state = self.student.state_dict()
+            Checkpoint(self.key, done, state, self.optimizer.state_dict(), self.average, random, best, self.rows).save(
+                self.folder / LAST
+            )
+        self.place.wait()
+
+    def _wrapped(self) -> nn.Module:
+        if self.place.count == 1:
+            return self.student
+        return DistributedDataParallel(self.student, device_ids=[self.place.device] if self.place.device.type == "cuda" else None)
+
+    def _choose_parameters(self) -> None:
+        names = dict(self.student.named_parameters())
+        for pattern in self.settings.freeze:
+            found = matches(pattern, names)
+            if not found:
+                raise QuantizationError(
+                    f"`qat.freeze` names {pattern!r}, and no parameter has this name or pattern",
+                    near(pattern, names) or f"its parameters are named like {', '.join(list(names)[:4])}",
+                )
+            for name in found:
+                names[name].requires_grad_(False)
+        gains = {id(module.gain) for module in activations(self.student).values()}
+        if not any(parameter.requires_grad and id(parameter) not in gains for parameter in names.values()):
+            raise QuantizationError(
+                "no trainable layer is left: every parameter is frozen",
+                "take patterns out of `qat.freeze`, or set `qat.enabled: false`",
+            )
+        if self.settings.scales == "learned":
+            for module in activations(self.student).values():
+                module.gain.requires_grad_(True)
+
+    def _parts_that_fit(self) -> int:
+        """Parts of a batch such that what the backward pass keeps of one stays within half of the memory; a power of two."""
+        held = 0
+
+        def count(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal held
+            held += tensor.numel() * tensor.element_size()
+            return tensor
+
+        batch = next(iter(self.batches.epoch(0)))
+        images = torch.from_numpy(batch.images[:2]).to(self.place.device)
+        with self._at_rest(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            distillation(self.task, self.name(self.student(images)), self.teacher(images))
+        per_image = held / len(images)
+        share = self.batches.size / self.place.count
+        parts = 1
+        while parts < share and per_image * share / parts > self.place.memory / 2:
+            parts *= 2
+        return parts
+
+    def _take_average(self) -> None:
+        self._put(self.average or {})
+
+    @torch.no_grad()
+    def _put(self, values: State) -> None:
+        for name, parameter in self.student.named_parameters():
+            parameter.copy_(values[name])

@@ -1,0 +1,56 @@
+"""What each node of a graph that came with Q and DQ computes in, read off the graph itself."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from octavo.graph.passes.qdq import constant_of
+from octavo.quantization.decisions import Decision
+
+__all__ = ["qdq_decisions"]
+
+_CODES = ("DequantizeLinear", "QuantizeLinear")
+# What a layer's Q takes in.
+_FOLDED = ("Clip", "Relu")
+
+
+def qdq_decisions(model: ir.Model) -> list[Decision]:
+    """A decision for every node but Q and DQ themselves: int8 where codes stand on all of its sides.
+
+    Args:
+        model: with Q and DQ, each node with a name of its own.
+    """
+    found = []
+    for node in model.graph:
+        if node.op_type in _CODES:
+            continue
+        read, written = _reads_codes(node), _writes_codes(node)
+        if read and written:
+            precision, reason = "int8", "rounding was in the training"
+        elif read:
+            precision, reason = "float", "what reads it takes float"
+        elif written:
+            precision, reason = "float", "no integer kernel, or it reads float"
+        else:
+            precision, reason = "float", "between float operators, or behind the last layer"
+        found.append(Decision(node.name or "", node.op_type, precision, reason))
+    return found
+
+
+def _is_data(value: ir.Value | None) -> bool:
+    return value is not None and constant_of(value) is None and value.dtype in (None, ir.DataType.FLOAT)
+
+
+def _reads_codes(node: ir.Node) -> bool:
+    sources = [value for value in node.inputs if _is_data(value)]
+    makers = [value.producer() for value in sources]
+    if node.op_type in _FOLDED and makers and makers[0] is not None and makers[0].op_type not in _CODES:
+        return _reads_codes(makers[0])
+    return bool(makers) and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+
+
+def _writes_codes(node: ir.Node) -> bool:
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    if len(readers) == 1 and readers[0].op_type in _FOLDED:
+        return _writes_codes(readers[0])
+    return bool(readers) and all(reader.op_type == "QuantizeLinear" for reader in readers)

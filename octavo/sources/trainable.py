@@ -1,0 +1,42 @@
+"""A model as a torch module that can be trained, whatever its source."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from torch import nn
+
+from octavo.errors import SourceError
+from octavo.graph.io import load
+from octavo.params.grammar import Source
+
+__all__ = ["trainable"]
+
+# Modules of this package with a `module_of(source)`.
+_OF_TORCH = {"torch": "torch_module", "transformers": "transformers_model", "ultralytics": "ultralytics_model"}
+
+
+def trainable(source: Source, graph: str | Path, image_input: str) -> nn.Module:
+    """The FP32 network in torch, on the CPU, in eval mode.
+
+    Args:
+        source: the model's `source:` block.
+        graph: its FP32 file, as `export` made it; what an ONNX source is rebuilt from.
+        image_input: the graph input that takes the image.
+
+    Returns:
+        From [N, ...] to what the file puts out, in its order.
+
+    Raises:
+        SourceError: the module cannot be built, or the graph holds operators that torch has no counterpart for.
+    """
+    if source.kind in _OF_TORCH:
+        try:
+            module = import_module(f"octavo.sources.{_OF_TORCH[source.kind]}")
+        except ModuleNotFoundError as error:
+            raise SourceError(f"source kind {source.kind!r} needs {error.name!r}, which is not installed", "install it") from error
+        return module.module_of(source)
+    from octavo.sources.onnx_to_torch import module_of_graph
+
+    return module_of_graph(load(graph), image_input)
