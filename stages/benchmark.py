@@ -14,8 +14,9 @@ from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.files import write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.images.batches import batch_of
-from octavo.images.dataset import Images, open_set
+from octavo.images.dataset import Images
 from octavo.images.input_sizes import named, refuse_fixed_size
+from octavo.images.purpose import open_images
 from octavo.layout import metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
@@ -45,7 +46,7 @@ def main() -> None:
 def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], runs: dict[str, Path]) -> dict[str, Any]:
     """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
     settings = spec.benchmark
-    items = open_set(spec.data.validation, f"models.{model}.data.validation")
+    items = open_images(spec.data, "validation", f"models.{model}.data")
     refuse_fixed_size(settings.sizes, Session(runs["fp32"]).input_shapes[name], spec.input)
     sizes = dict.fromkeys([spec.input.size, *settings.sizes])
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}

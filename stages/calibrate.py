@@ -1,6 +1,6 @@
 """Make models/<model>/calibration: statistics of every activation over the calibration images (thresholds are chosen later).
 
-Reads `input`, `data.calibration`, `data.on_bad_image` and `calibrate` of params.yaml; the only stage that runs calibration images.
+Reads `input`, `data` (but `validation` and `train`) and `calibrate` of params.yaml; the only stage that runs calibration images.
 """
 
 from octavo import cli
@@ -9,7 +9,8 @@ from octavo.deploy.manifest import block_hash, read_manifest
 from octavo.errors import DataError
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
-from octavo.images.dataset import Images, image_list, open_set
+from octavo.images.dataset import Images, image_list
+from octavo.images.purpose import open_images
 from octavo.images.splits import hold_out, pick
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params import load_model
@@ -22,12 +23,13 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     folder = variant_dir(chosen.model, "fp32")
     manifest = read_manifest(folder)
-    where = f"models.{chosen.model}.data.calibration"
-    found = open_set(spec.data.calibration, where)
+    where = f"models.{chosen.model}.data"
+    found = open_images(spec.data, "calibration", where)
     items = pick(found, spec.calibrate.samples, spec.calibrate.seed)
     if len(items) < spec.calibrate.samples:
         raise DataError(
-            f"{where}.path: {spec.data.calibration.path} has {len(items)} different images, {spec.calibrate.samples} are asked for",
+            f"{where}.calibration: {spec.data.calibration.path} has {len(items)} different images, "
+            f"{spec.calibrate.samples} are asked for",
             f"add images, or set `models.{chosen.model}.calibrate.samples: {len(items)}`",
         )
     counted, held_out = hold_out(items, spec.calibrate)

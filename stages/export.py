@@ -10,8 +10,9 @@ from octavo import cli
 from octavo.deploy.manifest import block_hash, write_manifest
 from octavo.files import replace_dir, sha256_path
 from octavo.graph.selection import selects
-from octavo.images.dataset import Images, open_set
+from octavo.images.dataset import Images
 from octavo.images.input_sizes import refuse_fixed_sides
+from octavo.images.purpose import open_images
 from octavo.layout import MODEL, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
@@ -27,8 +28,7 @@ def main() -> None:
     """Parse, export, check by running, write."""
     chosen = cli.parser(__doc__).parse_args()
     spec = load_model(chosen.params, chosen.model)
-    where = f"models.{chosen.model}.data.calibration"
-    images = Images(open_set(spec.data.calibration, where), spec.input, spec.data.on_bad_image)
+    images = Images(open_images(spec.data, "calibration", f"models.{chosen.model}.data"), spec.input, spec.data.on_bad_image)
     samples = list(islice(images, CHECKED))
 
     with replace_dir(variant_dir(chosen.model, "fp32")) as folder:

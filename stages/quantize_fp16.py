@@ -10,7 +10,8 @@ from octavo.deploy.manifest import read_manifest, write_manifest
 from octavo.files import replace_dir
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
-from octavo.images.dataset import Images, open_set
+from octavo.images.dataset import Images
+from octavo.images.purpose import open_images
 from octavo.images.splits import pick
 from octavo.layout import MODEL, variant_dir
 from octavo.params import load_model
@@ -29,7 +30,7 @@ def main() -> None:
     source = variant_dir(chosen.model, "fp32")
     manifest = read_manifest(source)
     name = manifest["image_input"]
-    found = open_set(spec.data.calibration, f"models.{chosen.model}.data.calibration")
+    found = open_images(spec.data, "calibration", f"models.{chosen.model}.data")
     images = Images(pick(found, VERIFIED, spec.calibrate.seed), spec.input, spec.data.on_bad_image)
     samples = [{name: tensor} for _, tensor in islice(images, VERIFIED)]
 

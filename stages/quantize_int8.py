@@ -11,7 +11,7 @@ from octavo.deploy.manifest import block_hash, model_bytes, read_manifest, write
 from octavo.files import replace_dir, write_json, write_text
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
-from octavo.images.dataset import chosen_images
+from octavo.images.purpose import chosen_images
 from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, working
@@ -36,7 +36,7 @@ def main() -> None:
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     model = custom.part(original)
-    where = f"models.{chosen.model}.data.calibration"
+    where = f"models.{chosen.model}.data"
     counted, held_out = (
         [(item.name, {manifest["image_input"]: tensor}) for item, tensor in chosen_images(spec, files, where)]
         for files in (statistics.origin["files"][:CALIBRATION], statistics.origin["held_out"])

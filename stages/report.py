@@ -8,7 +8,7 @@ from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
-from octavo.evidence.report import caption, headings, markdown, resolutions, rows, shortfalls, tradeoff
+from octavo.evidence.report import caption, headings, markdown, part_tables, resolutions, rows, shortfalls, tradeoff
 from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
@@ -25,16 +25,22 @@ def main() -> None:
     console = Console(width=None if Console().is_terminal else 150)
     for name in load(chosen.params).models:
         accuracy, latency = _records(name)
-        table = Table(title=name, title_justify="left", caption=caption(accuracy, latency), caption_justify="left")
-        for heading in headings(accuracy):
-            table.add_column(heading, justify="left" if heading in ("variant", "gates") else "right")
-        for row in rows(accuracy, latency):
-            table.add_row(*row)
-        console.print(table)
+        console.print(_table(headings(accuracy), *rows(accuracy, latency), title=name, caption=caption(accuracy, latency)))
+        for parts in part_tables(accuracy):
+            console.print(_table(*parts, title=f"{name}: {parts[0][1]}"))
         for note in shortfalls(latency):
             console.print(f"note: {note}")
     console.print("models:  models/<model>/<variant>/model.onnx, each with its manifest.json")
     console.print("metrics: metrics/<model>/ (dvc metrics show, dvc metrics diff --md, dvc plots show)")
+
+
+def _table(columns: tuple[str, ...], *rows: tuple[str, ...], title: str, caption: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading in ("variant", "gates", "head", "held out") else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _write(name: str) -> None:

@@ -7,6 +7,7 @@ pictures/ (the images on which INT8 and FP32 differ most). Reads `task`, `input`
 """
 
 from itertools import islice
+from typing import Any
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
@@ -21,7 +22,8 @@ from octavo.files import read_json, write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.graph.selection import selects
-from octavo.images.dataset import Images, open_set, refuse_overlap
+from octavo.images.dataset import Images
+from octavo.images.purpose import open_images, refuse_calibrated
 from octavo.layout import SENSITIVITY, calibration_dir, metrics_dir, present_variants, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, track
@@ -39,17 +41,17 @@ def main() -> None:
     compared = custom.compared(original) if custom.bodies else []
     with custom.files(paths, outputs=compared) as runs:
         sessions = {variant: Session(path) for variant, path in runs.items()}
-    where = f"models.{chosen.model}.data.validation"
+    where = f"models.{chosen.model}.data"
     name = manifest["image_input"]
     own = [output["name"] for output in manifest["outputs"]]
     scored = own if set(own) <= set(sessions["fp32"].outputs) else None
     classes = model_classes(spec.task, spec.input, lambda image: sessions["fp32"].run({name: image}), scored)
-    items = open_set(spec.data.validation, where, classes)
-    calibrated = Statistics.load(calibration_dir(chosen.model)).origin["files"]
-    refuse_overlap(calibrated, [(item.name, item.sha256) for item in items], "calibration", "validation")
+    items = open_images(spec.data, "validation", where, classes)
+    calibrated = Statistics.load(calibration_dir(chosen.model)).origin
+    refuse_calibrated([*calibrated["files"], *calibrated["held_out"]], items, spec.data)
     images = Images(items, spec.input, spec.data.on_bad_image)
     selecting = selects(original)
-    validation = Validation(spec.task, spec.input, sessions, name, compared, scored, selecting)
+    validation = Validation(spec.task, spec.input, sessions, name, compared, scored, selecting, spec.data.holdout)
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= at_resolutions(spec, validation, items, track)
@@ -78,16 +80,20 @@ def main() -> None:
         say(f"{operator}: {ran}; compared: {', '.join(compared)}")
     for skipped in images.skipped:
         say(f"skipped: {skipped}")
-    if "decoder" in record:
-        say(f"outputs read as {record['decoder']}")
-    if "warning" in record:
-        say(f"note: {record['warning']}")
+    _say_how(record)
+    say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
+
+
+def _say_how(record: dict[str, Any]) -> None:
+    """Say what a reader of accuracy.json must know, and which gates did not pass."""
+    for key, words in (("decoder", "outputs read as"), ("holdout", "held out, with figures of their own:"), ("warning", "note:")):
+        if key in record:
+            say(f"{words} {record[key]}")
     for key, value in record.items():
         if ".gate." in key and value != "pass":
             say(f"gate {key}: {value}")
     if session_warning():
         say(f"note: {session_warning()}")
-    say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
 
 
 if __name__ == "__main__":

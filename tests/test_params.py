@@ -79,6 +79,10 @@ def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
         ({"input": {"size": [32, 32], "std": [0]}}, ["models.small.input.std.0", "greater than 0"]),
         ({"input": {"size": [32, 32], "scale": float("nan")}}, ["models.small.input.scale"]),
         ({"input": {"size": [32, 32], "dtype": "uint8"}}, ["`scale: 1`"]),
+        (
+            {"data": project_params()["models"]["small"]["data"] | {"datasets": {"night": {"holdot": True}}}},
+            ["models.small.data.datasets.night.holdot", "did you mean 'holdout'"],
+        ),
         ({"benchmark": {"threads": [0]}}, ["models.small.benchmark.threads.0"]),
     ],
 )

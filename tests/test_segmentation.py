@@ -216,12 +216,12 @@ class TestPanels:
         return Shown(item, np.full((2, 4, 3), 100, np.uint8), 1.0)
 
     def panels(self, shown: Shown, found: list[list[int]], expected: list[list[int]]):
-        score = SegmentationScore(TASK, Input(size=(2, 4), resize={"rule": "stretch"}))
+        (view,) = SegmentationScore(TASK, Input(size=(2, 4), resize={"rule": "stretch"})).views
         variant, reference = self.maps(*found), self.maps(*expected)
         return (
-            score.first_panels(shown, variant),
-            score.panels(shown, reference, reference),
-            score.panels(shown, variant, reference),
+            view.first_panels(shown, variant),
+            view.panels(shown, reference, reference),
+            view.panels(shown, variant, reference),
         )
 
     def test_photo_truth_classes_and_difference(self, tmp_path):

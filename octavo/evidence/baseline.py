@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from octavo.errors import DataError
 from octavo.evidence.fidelity import Fidelity
-from octavo.images.dataset import Images, open_set
+from octavo.images.dataset import Images
+from octavo.images.purpose import open_images
 from octavo.layout import TORCH_OUTPUTS
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
@@ -43,10 +43,11 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any, *
         for key in archive.files:
             digest, output = key.split("/", 1)
             truths.setdefault(digest, {})[output] = archive[key]
-    items = [item for item in open_set(spec.data.calibration, "data.calibration") if item.sha256 in truths]
+    items = [item for item in open_images(spec.data, "calibration", "data") if item.sha256 in truths]
     if {item.sha256 for item in items} != set(truths):
         raise DataError(
-            f"images that {folder} was checked on are gone from {spec.data.calibration.path}", "run the export stage again"
+            f"images that {folder} was checked on are gone from {spec.data.calibration.path}, or held out now",
+            "run the export stage again: `dvc repro -f`",
         )
     fidelity = Fidelity()
     scores = [SCORES[spec.task.name](spec.task, spec.input) for _ in range(2)] if spec.task.name in SCORES else []
@@ -54,7 +55,7 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any, *
         outputs, truth = session.run_finite({input_name: tensor}, item.name), truths[item.sha256]
         fidelity.update(*(matched_rows(truth, outputs) if selecting else (truth, outputs)))
         for score, values in zip(scores, (outputs, truth), strict=False):
-            score.update(values, truth, replace(item, label=None, objects=None))
+            score.update(values, truth, item.unlabelled())
     found = {key: value for key, value in fidelity.metrics().items() if key in ("sqnr_db", "max_abs_diff", "cosine_min")}
     if scores:
         # Absent where FP32 finds no box: nothing agrees or differs.

@@ -52,10 +52,12 @@ def _worst(validation: Validation) -> list[Item]:
     shown = _shown(validation)
     if not shown:
         return []
-    score, truth = validation.scores[shown[0]], validation.scores[REFERENCE]
-    likeness = [score.likeness(truth, place) for place in range(len(validation.images))]
-    order = sorted(range(len(likeness)), key=lambda place: (likeness[place], validation.images[place].name))
-    return [validation.images[place] for place in order]
+    answers = [
+        (part.scores[shown[0]].likeness(part.scores[REFERENCE], place), item.name, item)
+        for part in validation.parts
+        for place, item in enumerate(part.images)
+    ]
+    return [item for _, _, item in sorted(answers, key=lambda answer: answer[:2])]
 
 
 def _shown(validation: Validation) -> list[str]:
@@ -70,10 +72,19 @@ def _side_by_side(validation: Validation, item: Item) -> np.ndarray:
     shown, score = Shown(item, photo, scale), validation.scores[REFERENCE]
     variants = (REFERENCE, *_shown(validation))
     outputs = validation.outputs(item, preprocess(image, validation.spec), variants)
-    panels = score.first_panels(shown, outputs[variants[1]])
-    for variant in variants:
-        panels += [(f"{variant}: {words}", drawn) for words, drawn in score.panels(shown, outputs[variant], outputs[REFERENCE])]
-    return _row(panels)
+    rows = []
+    for view in score.views:
+        panels = view.first_panels(shown, outputs[variants[1]])
+        for variant in variants:
+            panels += [(f"{variant}: {words}", drawn) for words, drawn in view.panels(shown, outputs[variant], outputs[REFERENCE])]
+        rows.append(_row(panels))
+    return _stacked(rows)
+
+
+def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of panels below each other, the shorter ones filled up with white."""
+    width = max(row.shape[1] for row in rows)
+    return np.vstack([np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows])
 
 
 def _row(panels: Sequence[Panel]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.layout import INT8_VARIANTS, VARIANTS
 
-__all__ = ["caption", "headings", "markdown", "resolutions", "rows", "shortfalls", "tradeoff"]
+__all__ = ["caption", "headings", "markdown", "part_tables", "resolutions", "rows", "shortfalls", "tradeoff"]
 
 # An input size beside the model's own, as keys have it.
 SIZE = re.compile(r"\d+x\d+")
@@ -48,12 +48,8 @@ def rows(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[tuple[
     for variant in (variant for variant in VARIANTS if f"{variant}.size_mb" in latency):
 
         def figure(key: str, form: str, record: Mapping[str, Any] = accuracy, variant: str = variant) -> str:
-            value = record.get(f"{variant}.{key}")
-            return "-" if value is None else form.format(value)
+            return _figure(record, f"{variant}.{key}", form)
 
-        kept = figure("retained", "{:.3f}")
-        if kept != "-":
-            kept += f" [{figure('retained_low', '{:.3f}')}, {figure('retained_high', '{:.3f}')}]"
         gates = sorted({str(value) for key, value in accuracy.items() if key.startswith(f"{variant}.gate.")} - {"pass"})
         judged = any(key.startswith(f"{variant}.gate.") for key in accuracy)
         found.append(
@@ -62,7 +58,7 @@ def rows(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[tuple[
                 figure("size_mb", "{:.2f}", latency),
                 figure("size_ratio", "{:.0%}", latency),
                 *(figure(key, form) for _, key, form in _present(METRICS, accuracy)),
-                kept,
+                _kept(accuracy, variant),
                 *(figure(key, form) for _, key, form in _present(FIDELITY, accuracy)),
                 figure(f"{setting}.median_ms", "{:.2f}", latency),
                 figure(f"{setting}.speedup", "{:.2f}x", latency),
@@ -72,9 +68,46 @@ def rows(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[tuple[
     return found
 
 
-def _present(columns: Sequence[tuple[str, str, str]], record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def part_tables(accuracy: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
+    """A table of the heads of a segmentation network and one of the held-out datasets, where there are such.
+
+    Returns:
+        Of each table the headings, then a row of text a variant and part; '-' where a figure does not exist.
+    """
+    tables = []
+    heads = accuracy["heads"].split(", ") if "heads" in accuracy else []
+    # SQNR is of outputs; one may be named as a head.
+    of_maps = [column for column in FIDELITY if column[1] in ("agreement", "mask_iou")]
+    for what, parts, fidelity in (("head", heads, of_maps), ("held out", _held_out(accuracy), FIDELITY)):
+        columns = [column for column in (*METRICS, *fidelity) if any(_present([column], accuracy, f".{part}") for part in parts)]
+        kept = any(_present([("", "retained", "")], accuracy, f".{part}") for part in parts)
+        found = [("variant", what, *(["kept [95 % interval]"] if kept else []), *(heading for heading, _, _ in columns))]
+        for variant in (variant for variant in VARIANTS if any(key.startswith(f"{variant}.") for key in accuracy)):
+            for part in parts:
+                figures = [_figure(accuracy, f"{variant}.{name}.{part}", form) for _, name, form in columns]
+                found.append((variant, part, *([_kept(accuracy, variant, f".{part}")] if kept else []), *figures))
+        if parts:
+            tables.append(found)
+    return tables
+
+
+def _present(columns: Sequence[tuple[str, str, str]], record: Mapping[str, Any], part: str = "") -> list[tuple[str, str, str]]:
     there = {key.split(".", 1)[1] for key in record if "." in key}
-    return [column for column in columns if column[1] in there]
+    return [column for column in columns if column[1] + part in there]
+
+
+def _held_out(accuracy: Mapping[str, Any]) -> list[str]:
+    return [key.removeprefix("images.") for key in accuracy if key.startswith("images.")]
+
+
+def _figure(record: Mapping[str, Any], key: str, form: str) -> str:
+    value = record.get(key)
+    return "-" if value is None else form.format(value)
+
+
+def _kept(record: Mapping[str, Any], variant: str, part: str = "") -> str:
+    kept, low, high = (_figure(record, f"{variant}.{key}{part}", "{:.3f}") for key in ("retained", "retained_low", "retained_high"))
+    return kept if kept == "-" else f"{kept} [{low}, {high}]"
 
 
 def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
@@ -86,8 +119,10 @@ def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
     ]
     read = f", outputs read as {accuracy['decoder']}" if "decoder" in accuracy else ""
     host = f"{latency['host.cpu']}, {latency['host.cores']} cores, VNNI: {'yes' if latency['host.vnni'] else 'no'}"
+    held = [f"{part} ({accuracy[f'images.{part}']} images)" for part in _held_out(accuracy)]
+    apart = f"; held out, never calibrated on: {', '.join(held)}" if held else ""
     return (
-        f"{accuracy['images']} images, {accuracy['labelled']} labelled{read}; speed on host {latency['host.id']} ({host}), "
+        f"{accuracy['images']} images, {accuracy['labelled']} labelled{apart}{read}; speed on host {latency['host.id']} ({host}), "
         f"{', '.join(words)}, session {latency['host.session']}"
     )
 
@@ -97,6 +132,8 @@ def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any])
     columns = headings(accuracy)
     lines = [f"## {name}", "", _line(columns), _line(["---"] * len(columns))]
     lines += [_line(row) for row in rows(accuracy, latency)]
+    for columns, *parts in part_tables(accuracy):
+        lines += ["", _line(columns), _line(["---"] * len(columns)), *(_line(row) for row in parts)]
     sized = resolutions(accuracy, latency)
     if len(sized) > len(rows(accuracy, latency)):
         lines += ["", _line(list(sized[0])), _line(["---"] * len(sized[0]))]

@@ -34,7 +34,7 @@ def at_resolutions(
         track: shows progress: (images, title) to the same images.
 
     Returns:
-        `<variant>.<height>x<width>.<key>`: the task's metric, how far it is kept, and fidelity to FP32.
+        `<variant>.<height>x<width>.<key>`: the task's metric, how far it is kept, and fidelity to FP32, over what is not held out.
 
     Raises:
         ParamsError: the graph takes one size.
@@ -42,9 +42,10 @@ def at_resolutions(
     shape = validation.sessions[REFERENCE].input_shapes[validation.input_name]
     refuse_fixed_size(spec.benchmark.sizes, shape, spec.input)
     found: dict[str, Any] = {}
+    counted = [item for item in items if item.dataset not in validation.holdout]
     for size in spec.benchmark.sizes:
         sized = replace(validation, spec=spec.input.at(size), images=[])
-        sized.run(track(Images(list(items), sized.spec, spec.data.on_bad_image), f"validating at {named(size)}"))
+        sized.run(track(Images(counted, sized.spec, spec.data.on_bad_image), f"validating at {named(size)}"))
         score = sized.scores.get(REFERENCE)
         keys = (*KEYS, score.metric, score.agrees) if score else KEYS
         figures = sized.figures()

@@ -6,11 +6,12 @@ Keys are dotted, values are numbers or words; `docs/metrics.md` describes each. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from octavo.errors import DataError
 from octavo.evidence.bootstrap import Interval, paired_ratios
 from octavo.evidence.fidelity import Fidelity
 from octavo.evidence.gates import judge, judge_interval
@@ -41,6 +42,11 @@ class Validation:
             an operator that does not run here: then there is no score.
         selecting: whether the graph chooses rows (`octavo.graph.selection`): fidelity pairs them by what they hold,
             not by their place.
+        holdout: datasets whose images are kept apart: they count for no figure but their own.
+
+    Attributes:
+        images: those so far that are not held out.
+        apart: a validation of its own for each held-out dataset.
     """
 
     task: Any
@@ -50,11 +56,14 @@ class Validation:
     compared: Sequence[str] = ()
     scored: Sequence[str] | None = ()
     selecting: bool = False
+    holdout: Sequence[str] = ()
     fidelity: dict[str, Fidelity] = field(init=False)
     scores: dict[str, Score] = field(init=False)
     images: list[Item] = field(default_factory=list)
+    apart: dict[str, Validation] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.apart = {dataset: replace(self, holdout=(), images=[]) for dataset in self.holdout}
         self.fidelity = {variant: Fidelity() for variant in self.sessions if variant != REFERENCE}
         scorer = SCORES.get(self.task.name) if self.scored is not None else None
         self.scores = {variant: scorer(self.task, self.spec) for variant in self.sessions} if scorer else {}
@@ -66,20 +75,34 @@ class Validation:
             images: (item, as `octavo.images.dataset.Images` gives it; tensor with batch dimension 1).
 
         Raises:
+            DataError: there are images of held-out datasets only.
             ModelRunError: a variant's output is NaN or infinite, or it does not run.
         """
         for item, tensor in images:
-            feeds = {self.input_name: tensor}
-            truth = self.sessions[REFERENCE].run_finite(feeds, item.name)
-            # One variant's outputs at a time: those of segmentation are large.
-            for variant, session in self.sessions.items():
-                outputs = truth if variant == REFERENCE else session.run_finite(feeds, item.name)
-                if variant != REFERENCE:
-                    pair = _only(truth, self.compared), _only(outputs, self.compared)
-                    self.fidelity[variant].update(*(matched_rows(*pair) if self.selecting and not self.compared else pair))
-                if self.scores:
-                    self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item)
-            self.images.append(item)
+            self.apart.get(item.dataset or "", self)._add(item, tensor)
+        if not self.images and any(part.images for part in self.apart.values()):
+            raise DataError(
+                f"no readable image is left beside what is held out ({', '.join(self.apart)})",
+                "check the set's files and its split",
+            )
+
+    def _add(self, item: Item, tensor: np.ndarray) -> None:
+        feeds = {self.input_name: tensor}
+        truth = self.sessions[REFERENCE].run_finite(feeds, item.name)
+        # One variant's outputs at a time: those of segmentation are large.
+        for variant, session in self.sessions.items():
+            outputs = truth if variant == REFERENCE else session.run_finite(feeds, item.name)
+            if variant != REFERENCE:
+                pair = _only(truth, self.compared), _only(outputs, self.compared)
+                self.fidelity[variant].update(*(matched_rows(*pair) if self.selecting and not self.compared else pair))
+            if self.scores:
+                self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item)
+        self.images.append(item)
+
+    @property
+    def parts(self) -> list[Validation]:
+        """What counts for the model's figures, then each held-out dataset that has images."""
+        return [self, *(part for part in self.apart.values() if part.images)]
 
     def outputs(self, item: Item, tensor: np.ndarray, variants: Sequence[str]) -> dict[str, Mapping[str, np.ndarray]]:
         """What the score gets of some variants on one image."""
@@ -87,7 +110,13 @@ class Validation:
         return {variant: _only(self.sessions[variant].run_finite(feeds, item.name), self.scored or ()) for variant in variants}
 
     def record(self, settings: Validate) -> dict[str, Any]:
-        """The flat record: per variant the task's metrics, kept ratio with its interval, fidelity and gates."""
+        """The flat record: per variant the task's metrics, kept ratio with its interval, fidelity and gates.
+
+        Figures of a held-out dataset have its name behind theirs; no gate is about them.
+
+        Raises:
+            DataError: a dataset's name makes a key that is there already.
+        """
         found: dict[str, Any] = {"images": len(self.images), "labelled": sum(item.labelled for item in self.images)}
         truth = self.scores.get(REFERENCE)
         if truth is not None:
@@ -95,14 +124,29 @@ class Validation:
             if truth.labelled < truth.least:
                 found["warning"] = f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
         kept = self._kept(settings)
-        for variant, values in self.figures().items():
-            if variant != REFERENCE:
-                interval = kept.get(variant)
-                if interval is not None:
-                    values |= {"retained": interval.estimate, "retained_low": interval.low, "retained_high": interval.high}
-                if variant in settings.gates.variants:
-                    values |= self._gates(values, interval, settings.gates)
+        for variant, values in self._values(kept).items():
+            if variant != REFERENCE and variant in settings.gates.variants:
+                values |= self._gates(values, kept.get(variant), settings.gates)
             found |= {f"{variant}.{key}": _rounded(value) for key, value in values.items()}
+        for dataset, part in self.apart.items():
+            apart: dict[str, Any] = {"images": len(part.images), "labelled": sum(item.labelled for item in part.images)}
+            for variant, values in part._values(part._kept(settings)).items() if part.images else ():
+                apart |= {f"{variant}.{key}": _rounded(value) for key, value in values.items()}
+            named = {f"{key}.{dataset}": value for key, value in apart.items()}
+            if named.keys() & found.keys():
+                raise DataError(
+                    f"the dataset {dataset!r} is named as a class or an output: {min(named.keys() & found.keys())} is both",
+                    "rename the dataset's folder",
+                )
+            found |= named
+        return found | ({"holdout": ", ".join(self.apart)} if self.apart else {})
+
+    def _values(self, kept: Mapping[str, Interval | None]) -> dict[str, dict[str, Any]]:
+        """By variant: its figures, and how much of FP32's metric is kept."""
+        found = self.figures()
+        for variant, interval in kept.items():
+            if interval is not None:
+                found[variant] |= {"retained": interval.estimate, "retained_low": interval.low, "retained_high": interval.high}
         return found
 
     def figures(self) -> dict[str, dict[str, Any]]:
@@ -113,7 +157,7 @@ class Validation:
             if variant != REFERENCE:
                 found[variant] |= self.fidelity[variant].metrics()
             elif truth is not None:
-                found[variant] = {key: value for key, value in found[variant].items() if key not in truth.to_fp32}
+                found[variant] = {key: value for key, value in found[variant].items() if key.split(".")[0] not in truth.to_fp32}
         return found
 
     def _kept(self, settings: Validate) -> dict[str, Interval | None]:
@@ -143,7 +187,7 @@ class Validation:
                 row |= {f"{variant}.{key}": value for key, value in score.row(place).items()}
             row |= {f"{variant}.cosine": round(fidelity.cosines[place], 6) for variant, fidelity in self.fidelity.items()}
             rows.append(row)
-        return rows
+        return [*rows, *(row for part in self.apart.values() for row in part.rows())]
 
 
 def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:

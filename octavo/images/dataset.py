@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,13 +12,14 @@ from octavo.errors import DataError, ParamsError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.images.decode import EXTENSIONS, read_image
 from octavo.images.formats import READERS, Classes, Listed
+from octavo.images.formats.listed import dataset_folders
 from octavo.images.masks import Mask
 from octavo.images.objects import Objects
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
-from octavo.params.grammar import ImageSet, Input, ModelSpec
+from octavo.params.grammar import ImageSet, Input
 
-__all__ = ["Classes", "Images", "Item", "chosen_images", "image_list", "open_set", "refuse_overlap"]
+__all__ = ["Classes", "Images", "Item", "cut", "image_list", "list_set", "open_set", "refuse_overlap"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Item:
         objects: what is to be found in it; None where that is not annotated.
         shape: (rows, columns) of the image; there once it has been read.
         mask: the class of each of its pixels; None where it has none.
-        dataset: the part of the set that it is of, where there are several.
+        masks: the same of each head that it has a mask of, where a task has several heads.
+        dataset: the name of the dataset that it is of, where a set has several beside each other.
     """
 
     path: Path
@@ -41,16 +43,29 @@ class Item:
     objects: Objects | None = None
     shape: tuple[int, int] | None = None
     mask: Mask | None = None
+    masks: Mapping[str, Mask] = field(default_factory=dict)
     dataset: str | None = None
 
     @property
     def labelled(self) -> bool:
         """Whether it counts for the task's own metric."""
-        return self.label is not None or self.objects is not None or self.mask is not None
+        return self.label is not None or self.objects is not None or self.mask is not None or bool(self.masks)
+
+    def unlabelled(self) -> Item:
+        """The same image for fidelity alone."""
+        return replace(self, label=None, objects=None, mask=None, masks={})
 
 
 def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list[Item]:  # noqa: B008 - frozen
-    """List a set's images: read its format, take its split, then at most `limit`.
+    """List a set's images, take its split, then at most `limit`; of a model's `data:` see `octavo.images.purpose.open_images`.
+
+    Args, Raises: as `list_set` and `cut`.
+    """
+    return cut(list_set(images, where, classes), images, where)
+
+
+def list_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list[Item]:  # noqa: B008 - frozen
+    """All images of a set, as its format has them.
 
     Args:
         images: the set's block of params.yaml.
@@ -73,39 +88,61 @@ def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
         raise DataError(
             f"{where}.path: no folder {root}", "correct the path, or run `dvc repro` (or `dvc pull`) to make or fetch it"
         )
-    if classes.names is not None and classes.count not in (None, len(classes.names)):
-        raise ParamsError(
-            f"`task.classes` names {len(classes.names)} classes, the model tells {classes.count} apart",
-            "name all of them, in the model's order",
-        )
+    _refuse_other_names(classes)
     listed = READERS[images.format](root, images, where, classes)
     _refuse_outside(listed, where, classes)
     if not listed:
         raise DataError(
             f"{where}.path: {root} holds no image ({', '.join(sorted(EXTENSIONS))})", "put images there or correct the path"
         )
-    items = sorted(
-        (
-            Item(
-                image.path,
-                image.path.relative_to(root).as_posix(),
-                sha256_file(image.path),
-                image.label,
-                image.objects,
-                mask=image.mask,
-                dataset=image.dataset,
-            )
-            for image in listed
-        ),
-        key=lambda item: item.name,
+    datasets = {folder.name for folder in dataset_folders(root)}
+    named = datasets & set(classes.heads)
+    if named:
+        raise DataError(
+            f"{where}.path: {root / min(named)} is named as a head of the task, and metrics have both by name", "rename one of them"
+        )
+    return sorted((_item(image, root, datasets) for image in listed), key=lambda item: item.name)
+
+
+def _item(image: Listed, root: Path, datasets: Set[str]) -> Item:
+    name = image.path.relative_to(root)
+    return Item(
+        image.path,
+        name.as_posix(),
+        sha256_file(image.path),
+        image.label,
+        image.objects,
+        mask=image.mask,
+        masks=image.masks,
+        dataset=name.parts[0] if name.parts[0] in datasets else None,
     )
+
+
+def cut(items: list[Item], images: ImageSet, where: str) -> list[Item]:
+    """What a set's `split` and `limit` leave of its images.
+
+    Raises:
+        DataError: nothing is left.
+    """
     if images.split is not None:
         items = part(items, images.split)
         if not items:
-            raise DataError(f"{where}.split: the part {images.split.start}..{images.split.stop} of {root} is empty", "widen it")
+            raise DataError(
+                f"{where}.split: the part {images.split.start}..{images.split.stop} of {images.path} is empty", "widen it"
+            )
     if images.limit is not None and images.limit < len(items):
         items = pick(items, images.limit, images.seed)
     return items
+
+
+def _refuse_other_names(classes: Classes) -> None:
+    """Hold the number of class names, of the task or of each head, against what the outputs tell apart."""
+    for task, one in (("task", classes), *((f"task.heads.{head}", one) for head, one in classes.heads.items())):
+        if one.names is not None and one.count not in (None, len(one.names)):
+            raise ParamsError(
+                f"`{task}.classes` names {len(one.names)} classes, the model tells {one.count} apart",
+                "name all of them, in the model's order",
+            )
 
 
 def _refuse_outside(images: Sequence[Listed], where: str, classes: Classes) -> None:
@@ -127,12 +164,19 @@ def _classes_of(image: Listed) -> list[int]:
     return labels if image.objects is None else labels + image.objects.classes.tolist()
 
 
-def refuse_overlap(first: Iterable[tuple[str, str]], second: Iterable[tuple[str, str]], first_is: str, second_is: str) -> None:
+def refuse_overlap(
+    first: Iterable[tuple[str, str]],
+    second: Iterable[tuple[str, str]],
+    first_is: str,
+    second_is: str,
+    mend: str = "give them different folders, or different parts of one folder with `split`",
+) -> None:
     """Refuse two sets that share an image by content.
 
     Args:
         first, second: (name, sha256) of every image.
         first_is, second_is: what the sets are, for the error.
+        mend: the way out.
 
     Raises:
         DataError: naming the first shared image and how many there are.
@@ -141,8 +185,7 @@ def refuse_overlap(first: Iterable[tuple[str, str]], second: Iterable[tuple[str,
     shared = [(known[digest], name) for name, digest in second if digest in known]
     if shared:
         raise DataError(
-            f"{first_is} and {second_is} share {len(shared)} image(s) by content, the first: {shared[0][0]} = {shared[0][1]}",
-            "give them different folders, or different parts of one folder with `split`",
+            f"{first_is} and {second_is} share {len(shared)} image(s) by content, the first: {shared[0][0]} = {shared[0][1]}", mend
         )
 
 
@@ -190,23 +233,3 @@ class Images:
             raise DataError(
                 f"none of {len(self.items)} images is readable, the first: {self.skipped[0]}", "check the folder's files"
             )
-
-
-def chosen_images(spec: ModelSpec, files: Sequence[Sequence[str]], where: str) -> Images:
-    """The calibration images that an earlier stage wrote down, found again by their content.
-
-    Args:
-        spec: the model's block.
-        files: (name, sha256) of each.
-        where: the setting's path, for errors.
-
-    Raises:
-        DataError: one of them is gone from the folder.
-    """
-    found = {item.sha256: item for item in open_set(spec.data.calibration, where)}
-    gone = next((name for name, digest in files if digest not in found), None)
-    if gone is not None:
-        raise DataError(
-            f"{where}.path: {spec.data.calibration.path} no longer holds {gone}, which calibration used", "run `dvc repro` again"
-        )
-    return Images([found[digest] for _, digest in files], spec.input, spec.data.on_bad_image)

@@ -60,7 +60,7 @@ class Mask:
         if len(outside):
             raise DataError(
                 f"{self.path} holds class {', '.join(map(str, outside[:8]))}, the model has classes 0..{(count or 1) - 1}",
-                "map them (`class_map`; null counts for nothing), or name the value in `task.void`",
+                "map them (`class_map`; null counts for nothing), or name the value in `task.void` (of a head: in its own)",
             )
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -12,11 +12,11 @@ from octavo.errors import DataError
 from octavo.images.dataset import Item
 from octavo.images.decode import read_image
 from octavo.images.frame import Frame
-from octavo.images.masks import VOID, framed
+from octavo.images.masks import VOID, Mask, framed
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Input
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["Batch", "Batches", "MaskOf"]
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,20 @@ class Batch:
 
     Attributes:
         images: as `preprocess` gives them, along axis 0.
-        labels: int64; the class of each image, [N], or of each pixel of the input, [N, rows, columns]; `VOID` where there is none.
-            None where no image of the set has any.
+        labels: by head (`MaskOf`), "" of a task with one: int64, the class of each image, [N], or of each pixel of the input,
+            [N, rows, columns]; `VOID` where there is none. Empty where no image of the set has any.
     """
 
     images: np.ndarray
-    labels: np.ndarray | None
+    labels: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class MaskOf:
+    """What a head's masks may hold: how many classes there are, where that is known, and the value that counts for nothing."""
+
+    classes: int | None = None
+    void: int | None = None
 
 
 @dataclass
@@ -43,8 +51,7 @@ class Batches:
         size: images in a batch; a set of fewer images gives batches of all of them.
         seed: of the order and the mirroring.
         flip: mirror half of the images, left and right.
-        classes: how many the model has, where that is known; masks are held against it.
-        void: the masks' value that counts for nothing.
+        heads: of segmentation, by name; "" of one that has no name.
         skip: take another image in place of one that cannot be read; they are listed in `skipped`.
     """
 
@@ -53,8 +60,7 @@ class Batches:
     size: int
     seed: int = 0
     flip: bool = True
-    classes: int | None = None
-    void: int | None = None
+    heads: Mapping[str, MaskOf] = field(default_factory=dict)
     skip: bool = False
     skipped: list[str] = field(default_factory=list)
 
@@ -62,8 +68,13 @@ class Batches:
         # All inputs of a batch have one shape.
         self.spec = self.spec.model_copy(update={"resize": self.spec.resize.model_copy(update={"stride": None})})
         self.size = min(self.size, len(self.items))
-        self.masks = any(item.mask is not None for item in self.items)
-        self.named = any(item.label is not None for item in self.items)
+        self.masked = [head for head in self.heads if any(_mask(item, head) is not None for item in self.items)]
+        self.classed = not self.masked and any(item.label is not None for item in self.items)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any image has a class or a mask."""
+        return bool(self.masked) or self.classed
 
     @property
     def steps(self) -> int:
@@ -101,34 +112,41 @@ class Batches:
             yield [self.items[place] for place in places], self._read(places, np.zeros(len(places), bool))
 
     def _read(self, places: np.ndarray, mirrored: np.ndarray) -> Batch:
-        images, labels, spare = [], [], 0
+        images, labels = [], []
         for place, mirror in zip(places, mirrored, strict=True):
-            while True:
-                item = self.items[place]
-                try:
-                    pixels = read_image(item.path)
-                    break
-                except DataError as error:
-                    if not self.skip or spare >= len(self.items):
-                        raise
-                    line = f"{item.name}: {error.problem}"
-                    if line not in self.skipped:
-                        self.skipped.append(line)
-                    place, spare = (place + 1) % len(self.items), spare + 1
-            label = self._label(item, pixels.shape[:2])
-            image = preprocess(pixels, self.spec)
+            item, pixels = self._readable(int(place))
+            image, found = preprocess(pixels, self.spec), self._labels(item, pixels.shape[:2])
             if mirror:
                 image = image[..., ::-1] if self.spec.layout == "nchw" else image[:, :, ::-1]
-                label = label[..., ::-1] if self.masks else label
+                found = {head: value[..., ::-1] if value.ndim else value for head, value in found.items()}
             images.append(image)
-            labels.append(label)
-        found = np.stack(labels).astype(np.int64) if self.masks or self.named else None
-        return Batch(np.ascontiguousarray(np.concatenate(images)), found)
+            labels.append(found)
+        joined = {head: np.stack([found[head] for found in labels]).astype(np.int64) for head in labels[0]}
+        return Batch(np.ascontiguousarray(np.concatenate(images)), joined)
 
-    def _label(self, item: Item, shape: tuple[int, int]) -> np.ndarray:
-        if not self.masks:
-            return np.array(VOID if item.label is None else item.label)
-        frame = Frame.of(*shape, self.spec)
-        if item.mask is None:
-            return np.full(frame.input, VOID)
-        return framed(item.mask.read(shape, self.classes, self.void), frame)
+    def _readable(self, place: int) -> tuple[Item, np.ndarray]:
+        """An image; with `skip` the next one that can be read, where it cannot."""
+        for after in range(len(self.items)):
+            item = self.items[(place + after) % len(self.items)]
+            try:
+                return item, read_image(item.path)
+            except DataError as error:
+                if not self.skip:
+                    raise
+                line = f"{item.name}: {error.problem}"
+                if line not in self.skipped:
+                    self.skipped.append(line)
+        raise DataError(f"none of {len(self.items)} training images is readable", "check the folder's files")
+
+    def _labels(self, item: Item, shape: tuple[int, int]) -> dict[str, np.ndarray]:
+        if self.classed:
+            return {"": np.array(VOID if item.label is None else item.label)}
+        frame, found = Frame.of(*shape, self.spec), {}
+        for head in self.masked:
+            mask, of = _mask(item, head), self.heads[head]
+            found[head] = np.full(frame.input, VOID) if mask is None else framed(mask.read(shape, of.classes, of.void), frame)
+        return found
+
+
+def _mask(item: Item, head: str) -> Mask | None:
+    return item.masks.get(head) if head else item.mask

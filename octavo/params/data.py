@@ -10,6 +10,8 @@ from octavo.params.block import Block, Fraction, Positive
 
 __all__ = [
     "Data",
+    "Dataset",
+    "HeadMasks",
     "ImageSet",
     "Packaged",
     "PackagedSets",
@@ -35,6 +37,15 @@ class Split(Block):
         return self
 
 
+class HeadMasks(Block):
+    """The masks of one of several heads; the keys are those of an image set."""
+
+    # Their folder, beside `images`.
+    annotations: str
+    palette: dict[str | int, tuple[int, int, int]] = Field(default_factory=dict)
+    class_map: dict[str | int, str | int | None] = Field(default_factory=dict)
+
+
 class ImageSet(Block):
     """Images of one purpose."""
 
@@ -52,10 +63,29 @@ class ImageSet(Block):
     # Segmentation: values of the masks to the model's classes, by name or index; "*": all others; null counts for nothing.
     # Detection: the set's class names (or numbers) to the model's, by name or index, where they differ; null leaves a class out.
     class_map: dict[str | int, str | int | None] = Field(default_factory=dict)
+    # Masks of a task with several heads: a head's name to its masks, instead of the three keys above. Where a head is not named, or
+    # a dataset lacks its folder, that head is held against FP32 alone.
+    heads: dict[str, HeadMasks] = Field(default_factory=dict)
     split: Split | None = None
     # Take at most this many images, chosen by `seed`.
     limit: Positive | None = None
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _masks_of_heads(self) -> ImageSet:
+        if self.heads and self.format != "masks":
+            raise ValueError(f"`heads` are masks, the format is {self.format}: use `format: masks`, or leave them out")
+        beside = [key for key in ("annotations", "palette", "class_map") if getattr(self, key)]
+        if self.heads and beside:
+            raise ValueError(f"`{beside[0]}` stands beside `heads`: say it of each head")
+        return self
+
+
+class Dataset(Block):
+    """One of the datasets that lie beside each other in a set, as <path>/<dataset>/images."""
+
+    # Out of domain: never calibrated or trained on, whatever `split` and `limit` say; validated whole, with metrics of its own.
+    holdout: bool = False
 
 
 class Data(Block):
@@ -64,7 +94,14 @@ class Data(Block):
     calibration: ImageSet
     validation: ImageSet
     train: ImageSet | None = None
+    # By name, for all three sets. Each must be in the validation set.
+    datasets: dict[str, Dataset] = Field(default_factory=dict)
     on_bad_image: Literal["error", "skip"] = "error"
+
+    @property
+    def holdout(self) -> tuple[str, ...]:
+        """Names of the datasets that are held out."""
+        return tuple(sorted(name for name, dataset in self.datasets.items() if dataset.holdout))
 
 
 class Packaged(Block):

@@ -6,17 +6,18 @@ One map, `models:`; a key is a model's name, and names the folders `models/<name
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
 from octavo.params.block import Block
-from octavo.params.data import Data, ImageSet, Packaged, PackagedSets, Rendered, Split
+from octavo.params.data import Data, Dataset, HeadMasks, ImageSet, Packaged, PackagedSets, Rendered, Split
 from octavo.params.preprocessing import Input, Resize
 from octavo.params.recipe import Benchmark, Calibrate, Fp16, Gates, Int8, Qat, TensorRange, Validate
 from octavo.params.source import ExportedSource, OnnxSource, Source, TorchSource, TransformersSource, UltralyticsSource
-from octavo.params.task import Classification, Detection, Embedding, Segmentation, Task
+from octavo.params.task import Classification, Detection, Embedding, Head, Segmentation, Task
 
 __all__ = [
     "Benchmark",
@@ -24,11 +25,14 @@ __all__ = [
     "Calibrate",
     "Classification",
     "Data",
+    "Dataset",
     "Detection",
     "Embedding",
     "ExportedSource",
     "Fp16",
     "Gates",
+    "Head",
+    "HeadMasks",
     "ImageSet",
     "Input",
     "Int8",
@@ -74,6 +78,24 @@ class ModelSpec(Block):
         if self.qat.enabled and self.data.train is None:
             raise ValueError(
                 "`qat.enabled: true` needs images to train on: add `data.train: {format: folder, path: ...}`, labelled or not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _masks_are_of_the_task_s_heads(self) -> ModelSpec:
+        heads = tuple(self.task.heads) if isinstance(self.task, Segmentation) else ()
+        for purpose in ("calibration", "validation", "train"):
+            images: ImageSet | None = getattr(self.data, purpose)
+            for name in images.heads if images is not None else ():
+                if name not in heads:
+                    near = difflib.get_close_matches(name, heads, n=1)
+                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    known = f"it has: {', '.join(heads)}" if heads else "it has none"
+                    raise ValueError(f"data.{purpose}.heads.{name}: no head of `task.heads`; {hint}{known}")
+        if heads and self.data.validation.format == "masks" and not self.data.validation.heads:
+            raise ValueError(
+                "data.validation: `task.heads` are several, which masks are whose? "
+                f"`heads: {{{heads[0]}: {{annotations: folder}}, ...}}`; for images without masks use `format: folder`"
             )
         return self
 

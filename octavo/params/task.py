@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from octavo.params.block import Block, Fraction, Positive
 
@@ -12,9 +15,13 @@ __all__ = [
     "Classification",
     "Detection",
     "Embedding",
+    "Head",
     "Segmentation",
     "Task",
 ]
+
+
+_HEAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 class Classification(Block):
@@ -42,16 +49,44 @@ class Detection(Block):
     sure: Fraction = 0.25
 
 
-class Segmentation(Block):
-    """A class for every pixel."""
+class Head(Block):
+    """One output with class maps."""
 
-    name: Literal["segmentation"]
-    # The graph output with the class maps; only needed where a graph has several (heads for road and lanes, say).
+    # The graph output with the class maps; only needed where a graph has several. Of one of several heads: its name, unless said.
     output: str | None = None
     # The model's class names in the order of its class index.
     classes: tuple[str, ...] | None = None
     # The masks' value for pixels that count for nothing.
     void: int | None = None
+
+
+class Segmentation(Head):
+    """A class for every pixel, of one head or of several (drivable area and lanes, say), each with its own classes and masks."""
+
+    name: Literal["segmentation"]
+    # A head's name, as metrics have it, to its output and classes; instead of `output`, `classes` and `void`.
+    heads: dict[str, Head] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Segmentation:
+        beside = [key for key in ("output", "classes", "void") if getattr(self, key) is not None]
+        if self.heads and beside:
+            raise ValueError(f"`{beside[0]}` stands beside `heads`: say it of each head")
+        for name in self.heads:
+            if not _HEAD.fullmatch(name):
+                raise ValueError(
+                    f"a head's name {name!r} must be letters, digits, '_' and '-': it becomes part of the metrics' keys"
+                )
+        output, count = Counter(head.output for head in self.each.values()).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"{count} heads read one output, {output!r}: give each its own `output`")
+        return self
+
+    @property
+    def each(self) -> Mapping[str, Head]:
+        """Head by name, each with its output; the one head of the short form is named ""."""
+        filled = {name: head.model_copy(update={"output": head.output or name}) for name, head in self.heads.items()}
+        return filled or {"": self}
 
 
 class Embedding(Block):

@@ -1,10 +1,10 @@
 """Convolution and batch norm as one layer whose *folded* weights are quantized, as they will be in the file.
 
-While batch norm follows its batches, a layer is conv(x, Q(w s)) / s with s = gamma / sqrt(running_var + eps), then normalised: what
-is rounded is the weight that the file will hold (Krishnamoorthi 2018, https://arxiv.org/abs/1806.08342, section 3.2.2). With running
-statistics that is conv(x, Q(w s)) + (b - mean) s + beta, and computed so: nothing of the size of an activation is touched but by the
-convolution. w, b, gamma and beta are what is trained, in both forms. torchao's own rewrite of the pattern knows one eps and one
-momentum; this one takes what the network has.
+While batch norm follows its batches, a layer is conv(x, Q(w s)) / s with s = gamma / sqrt(running_var + eps), then normalised:
+what is rounded is the weight that the file will hold (Krishnamoorthi 2018, https://arxiv.org/abs/1806.08342, section 3.2.2). With
+running statistics that is conv(x, Q(w s)) + (b - mean) s + beta, and computed so: nothing of the size of an activation is touched
+but by the convolution. w, b, gamma and beta are what is trained, in both forms. torchao's own rewrite of the pattern knows one eps
+and one momentum; this one takes what the network has.
 """
 
 from __future__ import annotations

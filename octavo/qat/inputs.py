@@ -14,10 +14,13 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import DataError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.graph.io import load
-from octavo.images.dataset import Images, Item, chosen_images, image_list, open_set, refuse_overlap
+from octavo.images.dataset import Classes, Images, Item, image_list, refuse_overlap
+from octavo.images.masks import Mask
+from octavo.images.purpose import chosen_images, open_images
 from octavo.images.splits import pick
+from octavo.images.training import MaskOf
 from octavo.layout import MODEL, calibration_dir, variant_dir
-from octavo.params.grammar import ModelSpec
+from octavo.params.grammar import ModelSpec, Segmentation
 from octavo.qat.run import Sets, Start
 from octavo.runtime.session import Session
 from octavo.runtime.tensors import read_tensors
@@ -70,16 +73,16 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     where, image_input = f"models.{name}.data", manifest["image_input"]
     session = Session(folder / MODEL)
     classes = model_classes(spec.task, spec.input, lambda image: session.run({image_input: image}))
-    items = open_set(spec.data.train, f"{where}.train", classes)
+    items = open_images(spec.data, "train", where, classes)
     if len(items) < _LEAST:
         raise DataError(f"{where}.train: {len(items)} images are too few to train on", f"at least {_LEAST}, better hundreds")
     mine = [(item.name, item.sha256) for item in items]
     used = [tuple(each) for each in (*statistics.origin["files"], *statistics.origin["held_out"])]
     refuse_overlap(used, mine, "calibration", "training")
-    judged = open_set(spec.data.validation, f"{where}.validation", classes)
+    judged = open_images(spec.data, "validation", where, classes)
     refuse_overlap([(item.name, item.sha256) for item in judged], mine, "validation", "training")
     held = {item.sha256 for item in pick(items, min(spec.qat.held_out, len(items) // 4), spec.qat.seed)}
-    calibration = chosen_images(spec, used, f"{where}.calibration").items
+    calibration = chosen_images(spec, used, where).items
     recipe = spec.int8.model_copy(update={"symmetric": spec.qat.symmetric})
     ranges = chosen_ranges(statistics, recipe)
     model = load(folder / MODEL)
@@ -92,9 +95,20 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
         [item for item in items if item.sha256 not in held],
         [item for item in items if item.sha256 in held],
         calibration,
-        classes.count,
+        _heads(spec, classes),
     )
     return Begun(sets, Start(tensors, ranges), _key(spec, manifest, items, ranges), spec, image_input)
+
+
+def _heads(spec: ModelSpec, classes: Classes) -> dict[str, MaskOf]:
+    if not isinstance(spec.task, Segmentation):
+        return {}
+    known = {"": classes, **classes.heads}
+    return {name: MaskOf(known[name].count, head.void) for name, head in spec.task.each.items()}
+
+
+def _masks(item: Item) -> list[Mask]:
+    return ([item.mask] if item.mask is not None else []) + [mask for _, mask in sorted(item.masks.items())]
 
 
 def _key(
@@ -106,7 +120,7 @@ def _key(
         "task": sha256_bytes(spec.task.model_dump_json().encode()),
         "input": sha256_bytes(spec.input.model_dump_json().encode()),
         "training images": image_list(items),
-        "masks": sha256_bytes("".join(sha256_file(item.mask.path) for item in items if item.mask is not None).encode()),
+        "masks": sha256_bytes("".join(sha256_file(mask.path) for item in items for mask in _masks(item)).encode()),
         "data.train": sha256_bytes(spec.data.train.model_dump_json().encode()),
         "calibrated ranges": sha256_bytes(repr(sorted(ranges.items())).encode()),
         "octavo/qat": sha256_bytes("".join(sha256_file(path) for path in code).encode()),

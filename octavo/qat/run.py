@@ -18,8 +18,8 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from octavo.errors import ParamsError
 from octavo.graph.passes.batch import BATCH
 from octavo.images.dataset import Item
-from octavo.images.training import Batches
-from octavo.params.grammar import ModelSpec, Qat
+from octavo.images.training import Batches, MaskOf
+from octavo.params.grammar import ModelSpec, Qat, Segmentation
 from octavo.qat.batch_norm import fold, fuse
 from octavo.qat.capture import capture
 from octavo.qat.checkpoint import LAST, Checkpoint
@@ -46,13 +46,13 @@ class Sets:
         train: what is trained on.
         held_out: training images that are not; the best state is the best on them.
         calibration: images that `calibrate` used, for ranges.
-        classes: how many classes the model has, where that is known.
+        heads: what the masks of each head of a segmentation network may hold.
     """
 
     train: Sequence[Item]
     held_out: Sequence[Item]
     calibration: Sequence[Item]
-    classes: int | None = None
+    heads: Mapping[str, MaskOf] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,7 @@ def train(
         settings.batch,
         settings.seed,
         settings.flip,
-        sets.classes,
-        getattr(spec.task, "void", None),
+        sets.heads,
         spec.data.on_bad_image == "skip",
     )
     example = next(iter(batches.straight(2)))[1].images
@@ -185,7 +184,7 @@ def train(
         judge=judge,
         settings=settings,
         task=spec.task.name,
-        output=getattr(spec.task, "output", None),
+        outputs=_labelled_outputs(spec),
         place=place,
         folder=folder,
         key=key,
@@ -211,7 +210,7 @@ def train(
     record = {
         "trained_on": len(sets.train),
         "held_out": len(sets.held_out),
-        "labelled": bool(batches.masks or batches.named) and training.share < 1,
+        "labelled": batches.labelled and training.share < 1,
         "distillation": training.share,
         "steps": learnt.steps,
         "best_step": learnt.step,
@@ -234,6 +233,12 @@ def train(
             return {name: value.numpy() for name, value in named(quantized(torch.from_numpy(images))).items()}
 
     return Trained(model, run, record, learnt.rows, [*notes, *about])
+
+
+def _labelled_outputs(spec: ModelSpec) -> dict[str, str | None]:
+    if isinstance(spec.task, Segmentation):
+        return {name: head.output for name, head in spec.task.each.items()}
+    return {"": getattr(spec.task, "output", None)}
 
 
 def _quantizer(settings: Qat) -> Quantizer:

@@ -64,7 +64,7 @@ class Training:
         judge: what it is judged by.
         settings: the `qat:` block.
         task: the model's task.
-        output: the output that labels are of; None: the only one.
+        outputs: by head, as `Batch.labels` has them, the output that its labels are of; None: the only one.
         place: this process.
         folder: where checkpoints lie.
         key: what the run is made from (`Checkpoint.key`).
@@ -78,7 +78,7 @@ class Training:
     judge: Judge
     settings: Qat
     task: str
-    output: str | None
+    outputs: Mapping[str, str | None]
     place: Processes
     folder: Path
     key: Mapping[str, str]
@@ -97,7 +97,7 @@ class Training:
         if self.settings.ema is not None:
             self.average = {name: value.detach().clone() for name, value in self.student.named_parameters()}
         self.share = 1.0
-        if self.batches.masks or self.batches.named:
+        if self.batches.labelled:
             self.share = 0.5 if self.settings.distillation == "auto" else self.settings.distillation
             self.share = self.share if self.task in LABELLED else 1.0
         self.parts = self.settings.accumulate if self.settings.accumulate != "auto" else self._parts_that_fit()
@@ -160,13 +160,14 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         # A CPU computes gradients of convolutions about twice as fast with channels last.
         images = torch.from_numpy(batch.images).to(self.place.device, memory_format=torch.channels_last)
-        labels = None if batch.labels is None else torch.from_numpy(batch.labels).to(self.place.device)
+        labels = {head: torch.from_numpy(value).to(self.place.device) for head, value in batch.labels.items()}
         parts = min(self.parts, len(images))
         total = torch.zeros((), device=self.place.device)
         for number, places in enumerate(torch.arange(len(images)).tensor_split(parts)):
             # Gradients are exchanged once a step.
             with model.no_sync() if self.place.count > 1 and number + 1 < parts else nullcontext():
-                loss = self._loss(model, images[places], None if labels is None else labels[places]) * (len(places) / len(images))
+                mine = {head: value[places] for head, value in labels.items()}
+                loss = self._loss(model, images[places], mine) * (len(places) / len(images))
                 loss.backward()
             total += loss.detach()
         if self.place.count > 1:
@@ -187,16 +188,17 @@ class Training:
                     self.average[name].lerp_(value, 1 - self.settings.ema)
         return float(total)
 
-    def _loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+    def _loss(self, model: nn.Module, images: torch.Tensor, labels: Mapping[str, torch.Tensor]) -> torch.Tensor:
         found = self.name(model(images))
         loss = torch.zeros((), device=images.device)
         if self.share > 0:
             with torch.no_grad():
                 truth = self.teacher(images)
             loss = loss + self.share * distillation(self.task, found, truth)
-        if labels is not None and self.share < 1:
-            logits = found[self.output] if self.output is not None else next(iter(floats(found).values()))
-            loss = loss + (1 - self.share) * LABELLED[self.task](logits, labels)
+        for head, value in labels.items() if self.share < 1 else ():
+            output = self.outputs[head]
+            logits = found[output] if output is not None else next(iter(floats(found).values()))
+            loss = loss + (1 - self.share) / len(labels) * LABELLED[self.task](logits, value)
         return loss
 
     def _rate(self, done: int) -> float:

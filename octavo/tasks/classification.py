@@ -108,6 +108,11 @@ class ClassificationScore:
         """exp(-KL) of one image's class distribution."""
         return float(np.exp(-self.divergences[place]))
 
+    @property
+    def views(self) -> tuple[ClassificationScore]:
+        """Itself: one row a picture."""
+        return (self,)
+
     def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:  # noqa: ARG002
         """The photo under its label."""
         return [] if shown.item.label is None else [(f"label {shown.item.label}", shown.photo)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Input
 
-__all__ = ["Outputs", "Panel", "Score", "Shown"]
+__all__ = ["Outputs", "Panel", "Score", "Shown", "View"]
 
 Outputs = Mapping[str, np.ndarray]
 # Words, and a picture of the size of `Shown.photo`: uint8, rows x columns x 3, RGB.
@@ -33,15 +33,26 @@ class Shown:
     scale: float
 
 
+class View(Protocol):
+    """What draws a row of a combined picture."""
+
+    def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:
+        """What is there on one image, before any variant's panels, with regard to what a variant found."""
+
+    def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
+        """What a variant says of one image, held against the labels, or FP32's answer where there are none."""
+
+
 class Score(Protocol):
     """Running scores of one variant of a model.
 
     Attributes:
         metric: the key of `metrics` that must be kept.
-        to_fp32: the keys of `metrics` that compare with FP32, and say nothing of FP32 itself.
+        to_fp32: the keys of `metrics`, or what they begin with before a dot, that compare with FP32 and say nothing of FP32 itself.
         agrees: the one of them that tells whether two models answer alike, from 0 to 1.
         least: labelled images below which the metric is worth little; the record has a warning then.
         labelled: images so far that count for the metric.
+        views: what draws a row of the combined picture each: the score itself, or its heads.
     """
 
     metric: ClassVar[str]
@@ -49,6 +60,7 @@ class Score(Protocol):
     agrees: ClassVar[str]
     least: ClassVar[int]
     labelled: int
+    views: Sequence[View]
 
     def __init__(self, task: Any, spec: Input) -> None: ...
 
@@ -80,9 +92,3 @@ class Score(Protocol):
 
     def likeness(self, reference: Score, place: int) -> float:
         """How alike this variant and FP32 answer on one image, 1 for alike; pictures show the least alike first."""
-
-    def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:
-        """What is there on one image, before any variant's panels, with regard to what a variant found."""
-
-    def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
-        """What a variant says of one image, held against the labels, or FP32's answer where there are none."""

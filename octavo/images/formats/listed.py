@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from octavo.images.decode import EXTENSIONS
@@ -11,7 +11,7 @@ from octavo.images.masks import Mask
 from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet
 
-__all__ = ["GAPS", "Classes", "Listed", "Reader", "image_files"]
+__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "image_files"]
 
 # Names that stand for no class, where class indices have gaps (torchvision's detectors keep COCO's 91 category ids).
 GAPS = frozenset({"N/A", "__background__"})
@@ -25,11 +25,13 @@ class Classes:
         count: how many there are; None where the graph does not say.
         names: in the order of the model's class index (`task.classes`); None where params.yaml does not give them.
         scored: whether labels are going to be scored, so that which class is which must be told and not guessed.
+        heads: the same of each head, by its name, where a task has several.
     """
 
     count: int | None = None
     names: tuple[str, ...] | None = None
     scored: bool = False
+    heads: Mapping[str, Classes] = field(default_factory=dict)
 
     @property
     def asked(self) -> bool:
@@ -41,18 +43,25 @@ class Classes:
 class Listed:
     """An image file of a set, with its class index (classification), objects (detection) or mask (segmentation).
 
-    These are None where it is unlabelled; `dataset` is the name of the part that it is of, where a set has several.
+    These are None where it is unlabelled; `masks` are those of several heads, by the head's name.
     """
 
     path: Path
     label: int | None = None
     objects: Objects | None = None
     mask: Mask | None = None
-    dataset: str | None = None
+    masks: Mapping[str, Mask] = field(default_factory=dict)
 
 
 # (folder, the set's block, the block's path in params.yaml for errors, the model's classes) to the set's images in any order.
 Reader = Callable[[Path, ImageSet, str, Classes], list[Listed]]
+
+
+def dataset_folders(root: Path) -> list[Path]:
+    """The datasets of a set that has several beside each other, each as <root>/<dataset>/images; none where it is one."""
+    if (root / "images").is_dir():
+        return []
+    return [folder for folder in sorted(root.iterdir()) if (folder / "images").is_dir()]
 
 
 def image_files(root: Path) -> list[Path]:

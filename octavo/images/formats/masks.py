@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.errors import DataError
-from octavo.images.formats.listed import Classes, Listed, image_files
+from octavo.images.formats.listed import Classes, Listed, dataset_folders, image_files
 from octavo.images.formats.places import shown
 from octavo.images.masks import VOID, Mask
-from octavo.params.grammar import ImageSet
+from octavo.params.grammar import HeadMasks, ImageSet
 
 __all__ = ["read"]
 
@@ -19,41 +20,75 @@ OTHERS = "*"
 
 
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
-    """Images with their masks; a set of several datasets tells which one each is of.
+    """Images with their masks, or with those of each head that `heads` names.
+
+    A dataset may lack the folder of a head's masks as a whole: its images count for that head's fidelity alone. Where the folder is
+    there, every image has its mask in it, as a forgotten one could not be told from a misspelled one.
 
     Raises:
-        DataError: there is no pair of folders, an image lacks its mask or the reverse, or `class_map` or `palette` names no class.
+        DataError: there is no pair of folders, an image lacks its mask or the reverse, no dataset has the folder of a head's masks,
+            or `class_map` or `palette` names no class.
     """
-    datasets = [folder for folder in sorted(root.iterdir()) if (folder / "images").is_dir()]
-    if (root / "images").is_dir():
-        datasets = [root]
+    datasets = dataset_folders(root) or ([root] if (root / "images").is_dir() else [])
     if not datasets:
         raise DataError(
             f"{where}.path: {root} has no folder `images`, nor has a folder in it",
             "lay the set out as <path>/images and <path>/masks, or <path>/<dataset>/images and <path>/<dataset>/masks",
         )
-    mapped = _mapped(images, where, classes)
-    others = mapped.pop(OTHERS, None)
-    colours = {tuple(colour): _class_of(name, where, classes) for name, colour in images.palette.items()}
+    if images.heads:
+        return _headed(datasets, images, where, classes)
+    meaning = _Meaning.of(images, where, classes)
+    names = (images.annotations,) if images.annotations else FOLDERS
     found: list[Listed] = []
     for folder in datasets:
-        dataset = None if folder == root else folder.name
-        pairs = _pairs(folder, images, where)
-        found += [
-            Listed(image, mask=Mask(mask, {int(key): value for key, value in mapped.items()}, others, colours), dataset=dataset)
-            for image, mask in pairs
-        ]
+        masks_at = next((folder / name for name in names if (folder / name).is_dir()), None)
+        if masks_at is None:
+            raise DataError(
+                f"{where}: {folder} has no folder of masks ({', '.join(names)})",
+                f"name it: `{where}.annotations: folder`; for images without masks use `format: folder`",
+            )
+        found += [Listed(image, mask=meaning.mask(path)) for image, path in _pairs(folder, masks_at, where)]
     return found
 
 
-def _pairs(folder: Path, images: ImageSet, where: str) -> list[tuple[Path, Path]]:
-    names = (images.annotations,) if images.annotations else FOLDERS
-    masks_at = next((folder / name for name in names if (folder / name).is_dir()), None)
-    if masks_at is None:
-        raise DataError(
-            f"{where}: {folder} has no folder of masks ({', '.join(names)})",
-            f"name it: `{where}.annotations: folder`; for images without masks use `format: folder`",
-        )
+def _headed(datasets: list[Path], images: ImageSet, where: str, classes: Classes) -> list[Listed]:
+    masks: dict[Path, dict[str, Mask]] = {image: {} for folder in datasets for image in image_files(folder / "images")}
+    for head, block in images.heads.items():
+        here = f"{where}.heads.{head}"
+        meaning = _Meaning.of(block, here, classes.heads.get(head, classes))
+        labelled = [folder for folder in datasets if (folder / block.annotations).is_dir()]
+        if not labelled:
+            raise DataError(
+                f"{here}.annotations: no folder {datasets[0] / block.annotations}"
+                + (f", nor in the {len(datasets) - 1} dataset(s) beside it" if len(datasets) > 1 else ""),
+                "correct the name; a head without masks is left out of `heads`",
+            )
+        for folder in labelled:
+            for image, path in _pairs(folder, folder / block.annotations, here):
+                masks[image][head] = meaning.mask(path)
+    return [Listed(image, masks=found) for image, found in masks.items()]
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What the values or colours of a set's masks mean: see `Mask`."""
+
+    classes: Mapping[int, int]
+    others: int | None
+    colours: Mapping[tuple[int, int, int], int]
+
+    @classmethod
+    def of(cls, block: ImageSet | HeadMasks, where: str, classes: Classes) -> _Meaning:
+        mapped = _mapped(block, where, classes)
+        others = mapped.pop(OTHERS, None)
+        colours = {tuple(colour): _class_of(name, where, classes) for name, colour in block.palette.items()}
+        return cls({int(key): value for key, value in mapped.items()}, others, colours)
+
+    def mask(self, path: Path) -> Mask:
+        return Mask(path, self.classes, self.others, self.colours)
+
+
+def _pairs(folder: Path, masks_at: Path, where: str) -> list[tuple[Path, Path]]:
     of = {"image": {_stem(path, folder / "images"): path for path in image_files(folder / "images")}}
     of["mask"] = {_stem(path, masks_at): path for path in image_files(masks_at)}
     for one, other in (("image", "mask"), ("mask", "image")):
@@ -69,10 +104,10 @@ def _stem(path: Path, folder: Path) -> str:
     return path.relative_to(folder).with_suffix("").as_posix()
 
 
-def _mapped(images: ImageSet, where: str, classes: Classes) -> dict[int | str, int]:
+def _mapped(block: ImageSet | HeadMasks, where: str, classes: Classes) -> dict[int | str, int]:
     """`class_map` with classes of the model; its keys are values of the masks, or "*" for all others."""
     mapped: dict[int | str, int] = {}
-    for key, target in images.class_map.items():
+    for key, target in block.class_map.items():
         if key != OTHERS and not isinstance(key, int):
             raise DataError(
                 f"{where}.class_map: {key!r} is no value of a mask",
@@ -92,6 +127,7 @@ def _class_of(name: int | str, where: str, classes: Classes) -> int:
         if not classes.asked:
             return 0  # for calibration classes mean nothing
         raise DataError(
-            f"{where}: {name!r} is no class of the model", "name the model's classes in `task.classes`, or give the class's index"
+            f"{where}: {name!r} is no class of the model",
+            "name the model's classes in `task.classes` (of a head: in its own), or give the class's index",
         )
     return names[name]

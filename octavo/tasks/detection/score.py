@@ -117,6 +117,11 @@ class DetectionScore:
         iou, _, boxes = self._compared(reference, place)
         return 2 * len(iou) / boxes if boxes else 1.0
 
+    @property
+    def views(self) -> tuple[DetectionScore]:
+        """Itself: one row a picture."""
+        return (self,)
+
     def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:
         """Annotated boxes, coloured by whether a variant found them."""
         truth = shown.item.objects

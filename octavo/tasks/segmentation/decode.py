@@ -8,19 +8,19 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.images.masks import VOID
-from octavo.params.grammar import Segmentation
+from octavo.params.grammar import Head
 from octavo.tasks.score import Outputs
 
 __all__ = ["class_count", "class_map", "logits_of"]
 
 
-def logits_of(outputs: Outputs, task: Segmentation) -> np.ndarray:
-    """The output with the classes.
+def logits_of(outputs: Outputs, head: Head) -> np.ndarray:
+    """The output with the classes of one head.
 
     Args:
         outputs: one image's: 1 x classes x rows x columns scores; 1 x 1 x rows x columns scores of one class (above 0) against the
             rest; or 1 x rows x columns whole numbers, the classes themselves.
-        task: says which output, where there are several.
+        head: says which output, where there are several.
 
     Returns:
         Without the batch dimension.
@@ -28,11 +28,12 @@ def logits_of(outputs: Outputs, task: Segmentation) -> np.ndarray:
     Raises:
         DataError: no such output, several and none named, or its shape is none of these.
     """
-    name = task.output or next(iter(outputs))
-    if name not in outputs or (task.output is None and len(outputs) > 1):
+    name = head.output or next(iter(outputs))
+    if name not in outputs or (head.output is None and len(outputs) > 1):
         raise DataError(
-            f"which output holds the class maps? the graph has {', '.join(outputs)}",
-            "name it: `task: {name: segmentation, output: ...}`",
+            f"which output holds the class maps? the graph has {', '.join(outputs)}"
+            + (f", and no {head.output!r}" if head.output else ""),
+            "name it: `task: {name: segmentation, output: ...}`; several at once: `heads: {road: {output: ...}, ...}`",
         )
     value = outputs[name]
     if value.shape[:1] != (1,) or not (value.ndim == 4 or (value.ndim == 3 and np.issubdtype(value.dtype, np.integer))):

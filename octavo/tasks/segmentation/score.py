@@ -1,36 +1,29 @@
-"""The evidence of a segmentation network: mIoU where there are masks, and its class maps held against FP32's on every image."""
+"""The evidence of a segmentation network: mIoU where there are masks, and its class maps held against FP32's on every image.
+
+A network with several heads (drivable area and lanes, say) has every figure of each head; a figure without a head's name is the
+mean over the heads that have it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 
 from octavo.images.dataset import Classes, Item
-from octavo.images.frame import Frame
-from octavo.images.masks import VOID
 from octavo.params.grammar import Input, Segmentation
-from octavo.tasks.score import Outputs, Panel, Shown
-from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
-from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
+from octavo.tasks.score import Outputs
+from octavo.tasks.segmentation.head import HeadScore
 
 __all__ = ["SegmentationScore"]
-
-# Values of the resamples' matrices at once: bounds the memory.
-_CELLS = 20_000_000
-# Share of the photo that shows through the colours of a panel.
-_THROUGH = 0.45
-# Colours of pixels whose class changed.
-_LOST, _WON, _NEITHER = (220, 0, 0), (0, 150, 0), (230, 180, 0)
 
 
 class SegmentationScore:
     """Class maps of one variant, image by image; see `octavo.tasks.score.Score`.
 
     Attributes:
-        matrices: confusion matrix of every image with a mask; None for the others.
-        to_reference: the same with FP32's class map in the mask's place.
+        views: its heads; they draw a row of the combined picture each.
         datasets: the part of the set that each image is of.
     """
 
@@ -40,138 +33,90 @@ class SegmentationScore:
     least = 0
 
     def __init__(self, task: Segmentation, spec: Input) -> None:
-        self.task, self.spec = task, spec
-        self.count = 0
-        self.matrices: list[np.ndarray | None] = []
-        self.to_reference: list[np.ndarray] = []
+        self.views = tuple(HeadScore(name, head, spec) for name, head in task.each.items())
         self.datasets: list[str | None] = []
 
     @classmethod
     def classes(cls, task: Segmentation, outputs: Outputs, size: tuple[int, int]) -> Classes:  # noqa: ARG003
-        """As many as there are maps."""
-        return Classes(class_count(logits_of(outputs, task)), task.classes, scored=True)
+        """As many as there are maps, of each head."""
+        each = {name: HeadScore.classes(head, outputs) for name, head in task.each.items()}
+        return Classes(scored=True, heads=each) if task.heads else each[""]
 
     @property
     def labelled(self) -> int:
-        """Images with a mask."""
-        return sum(matrix is not None for matrix in self.matrices)
+        """Images with a mask of some head."""
+        return len(self._labelled())
 
     def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
-        """Bring one image's classes to the photo and count them.
+        """Bring one image's classes, of each head, to the photo and count them.
 
         Raises:
-            DataError: which output holds the classes cannot be told, or the mask does not fit.
+            DataError: which output holds the classes cannot be told, or a mask does not fit.
         """
-        frame = Frame.of(*item.shape, self.spec)
-        logits = logits_of(outputs, self.task)
-        count = class_count(logits) or (len(self.task.classes) if self.task.classes else None)
-        found = class_map(logits, frame)
-        expected = found if outputs is reference else class_map(logits_of(reference, self.task), frame)
-        mask = None if item.mask is None else item.mask.read(item.shape, count, self.task.void)
-        # Maps of whole numbers do not say how many classes there are: the largest that was seen does.
-        largest = max(int(values.max(initial=0)) for values in (found, expected, found if mask is None else mask))
-        self.count = max(self.count, count or 0, largest + 1)
-        self.matrices.append(None if mask is None else confusion(mask, found, self.count))
-        self.to_reference.append(confusion(expected, found, self.count))
+        for head in self.views:
+            head.update(outputs, reference, item)
         self.datasets.append(item.dataset)
 
     def about(self) -> dict[str, str]:
-        """Nothing: there is one way to read class maps."""
-        return {}
+        """`heads`: their names, where there are several."""
+        names = [head.name for head in self.views if head.name]
+        return {"heads": ", ".join(names)} if names else {}
 
     def metrics(self, reference: SegmentationScore) -> dict[str, float]:  # noqa: ARG002 - held against it image by image
         """Figures over all images.
 
         `miou` from one confusion matrix, `iou.<class>`, `pixel_accuracy`, and `miou.<dataset>` where the set has several;
-        `agreement`: share of pixels with FP32's class; `mask_iou`: mIoU with FP32's class maps in place of masks.
+        `agreement`: share of pixels with FP32's class; `mask_iou`: mIoU with FP32's class maps in place of masks. With several
+        heads each is the mean over them, and `miou.<head>`, `iou.<head>.<class>`, `miou.<head>.<dataset>` ... are theirs.
         """
         found: dict[str, float] = {}
-        places = [place for place, matrix in enumerate(self.matrices) if matrix is not None]
+        places = self._labelled()
         if places:
-            whole = self._sum([self.matrices[place] for place in places])
-            found["miou"] = float(mean_iou(whole))
-            found["pixel_accuracy"] = float(np.trace(whole) / max(whole.sum(), 1))
-            names = self.task.classes or tuple(map(str, range(self.count)))
-            found |= {f"iou.{names[kind]}": float(value) for kind, value in enumerate(ious(whole)) if not np.isnan(value)}
+            each = {head.name: head.accuracy(places) for head in self.views}
+            found |= {key: _mean([figures.get(key) for figures in each.values()]) for key in ("miou", "pixel_accuracy")}
+            found |= dict(_named(each))
             parts = sorted({self.datasets[place] for place in places} - {None})
             for part in parts if len(parts) > 1 else ():
-                mine = [self.matrices[place] for place in places if self.datasets[place] == part]
-                found[f"miou.{part}"] = float(mean_iou(self._sum(mine)))
-        same = self._sum(self.to_reference)
-        found["agreement"] = float(np.trace(same) / max(same.sum(), 1))
-        found["mask_iou"] = float(mean_iou(same))
-        return found
+                mine = [place for place in places if self.datasets[place] == part]
+                each = {head.name: {"miou": head.accuracy(mine).get("miou")} for head in self.views}
+                found[f"miou.{part}"] = _mean([figures["miou"] for figures in each.values()])
+                found |= {f"{key}.{part}": value for key, value in _named(each) if self.about()}
+        each = {head.name: {"agreement": head.agreement(), "mask_iou": head.mask_iou()} for head in self.views}
+        found |= {key: _mean([figures[key] for figures in each.values()]) for key in self.to_fp32}
+        return found | dict(_named(each))
 
     def resampled(self, counts: np.ndarray) -> np.ndarray:
-        """`miou` of resamples of the images with masks."""
-        matrices = np.stack([self._grown(matrix) for matrix in self.matrices if matrix is not None]).reshape(counts.shape[1], -1)
-        rows = max(1, _CELLS // matrices.shape[1])
-        parts = [
-            mean_iou((counts[start : start + rows].astype(np.float64) @ matrices).reshape(-1, self.count, self.count))
-            for start in range(0, len(counts), rows)
-        ]
-        return np.concatenate(parts)
+        """`miou` of resamples of the images with masks; of several heads the mean over those that have pixels in a resample."""
+        places = self._labelled()
+        each = np.stack([head.resampled(counts, places) for head in self.views])
+        there = ~np.isnan(each)
+        return np.where(there, each, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
 
     def row(self, place: int) -> dict[str, Any]:
-        """`miou` of one image, by the classes that it shows."""
-        matrix = self.matrices[place]
-        return {"miou": "" if matrix is None else round(float(mean_iou(matrix)), 6)}
+        """`miou` of one image, by the classes that it shows; of several heads their mean, and each."""
+        each = {head.name: head.miou(place) for head in self.views}
+        found = {"miou": None if set(each.values()) == {None} else _mean(list(each.values()))}
+        found |= {f"miou.{name}": value for name, value in each.items() if name}
+        return {key: "" if value is None else round(value, 6) for key, value in found.items()}
 
     def likeness(self, reference: SegmentationScore, place: int) -> float:  # noqa: ARG002
-        """Share of one image's pixels with FP32's class."""
-        matrix = self.to_reference[place]
-        return float(np.trace(matrix) / max(matrix.sum(), 1))
+        """Share of one image's pixels with FP32's class; of several heads the mean."""
+        return _mean([head.agreement(place) for head in self.views])
 
-    def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:  # noqa: ARG002
-        """The photo, and the mask in colours."""
-        mask = self._mask(shown)
-        return [("photo", shown.photo), *([] if mask is None else [("ground truth", _coloured(shown.photo, mask))])]
-
-    def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
-        """The class map in colours; of a variant also where it differs from FP32, and which of the two the mask bears out."""
-        frame = Frame.of(*shown.item.shape, self.spec)
-        mine, theirs = (class_map(logits_of(one, self.task), frame) for one in (outputs, reference))
-        found = [("its classes", _coloured(shown.photo, mine))]
-        return found if outputs is reference else [*found, _difference(shown.photo, mine, theirs, self._mask(shown))]
-
-    def _mask(self, shown: Shown) -> np.ndarray | None:
-        mask = shown.item.mask
-        return None if mask is None else mask.read(shown.item.shape, None, self.task.void)
-
-    def _grown(self, matrix: np.ndarray) -> np.ndarray:
-        short = self.count - len(matrix)
-        return np.pad(matrix, ((0, short), (0, short)))
-
-    def _sum(self, matrices: list[np.ndarray]) -> np.ndarray:
-        return sum((self._grown(matrix) for matrix in matrices), np.zeros((self.count, self.count), np.int64))
+    def _labelled(self) -> list[int]:
+        return [place for place in range(len(self.datasets)) if any(head.matrices[place] is not None for head in self.views)]
 
 
-def _difference(photo: np.ndarray, mine: np.ndarray, theirs: np.ndarray, mask: np.ndarray | None) -> Panel:
-    """Where two class maps differ: red where the mask says that the second was right, green where the first is, else yellow."""
-    apart = mine != theirs
-    kinds = apart.astype(np.int16)
-    words = f"{apart.mean():.2%} not as FP32"
-    if mask is not None:
-        lost, won = apart & (theirs == mask), apart & (mine == mask)
-        kinds = kinds + lost + 2 * won
-        words += f": {lost.mean():.2%} lost (red), {won.mean():.2%} won (green)"
-    drawn = (photo * _THROUGH + 255 * (1 - _THROUGH)).astype(np.uint8)
-    colours = {1: _NEITHER, 2: _LOST, 3: _WON} if mask is not None else {1: _LOST}
-    shown = _large(kinds, photo)
-    for kind, colour in colours.items():
-        drawn[shown == kind] = colour
-    return words, drawn
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean of those that are there; 0 where there is none, as `mean_iou`."""
+    there = [value for value in values if value is not None]
+    return sum(there) / max(len(there), 1)
 
 
-def _large(values: np.ndarray, photo: np.ndarray) -> np.ndarray:
-    return cv2.resize(values, photo.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-
-
-def _coloured(photo: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The photo under a colour for each class; void stays grey."""
-    values = _large(values, photo)
-    # Hues a golden angle apart, as far from each other as any number of them can be.
-    hues = (np.arange(max(1, int(values.max(initial=0)) + 1)) * 137.508 % 180).astype(np.uint8)
-    colours = cv2.cvtColor(np.stack([hues, np.full_like(hues, 200), np.full_like(hues, 230)], 1)[None], cv2.COLOR_HSV2RGB)[0]
-    shown = np.where((values == VOID)[:, :, None], np.uint8(128), colours[np.maximum(values, 0)])
-    return (photo * _THROUGH + shown * (1 - _THROUGH)).astype(np.uint8)
+def _named(each: Mapping[str, Mapping[str, float | None]]) -> Iterator[tuple[str, float]]:
+    """Figures that are there, by key: the head's name behind the figure's, `iou.road` of `drivable` is `iou.drivable.road`."""
+    for head, figures in each.items():
+        for key, value in figures.items():
+            figure, dot, kind = key.partition(".")
+            if value is not None:
+                yield (f"{figure}.{head}{dot}{kind}" if head else key), value
