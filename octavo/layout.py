@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 __all__ = [
     "INT8_VARIANTS",
     "MANIFEST",
     "MODEL",
+    "PARITY",
     "SENSITIVITY",
     "SKIPPED",
     "TORCH_OUTPUTS",
@@ -16,6 +18,7 @@ __all__ = [
     "checkpoint_dir",
     "metrics_dir",
     "present_variants",
+    "skipped_variants",
     "variant_dir",
 ]
 
@@ -23,6 +26,8 @@ MODEL = "model.onnx"
 MANIFEST = "manifest.json"
 # Beside an INT8 model.onnx: the noise of each rounding alone.
 SENSITIVITY = "sensitivity.json"
+# Share of positions (images, pixels) at which a trained file must name the class that the network it was written from names.
+PARITY = 0.999
 # In place of model.onnx and its manifest, where a variant is not made: why.
 SKIPPED = "skipped.json"
 # Beside an exported model.onnx: the torch module's outputs on some images.
@@ -57,3 +62,14 @@ def present_variants(model: str) -> dict[str, Path]:
     """Variants that have been made, in the order of `VARIANTS`, with their model files."""
     paths = {variant: variant_dir(model, variant) / MODEL for variant in VARIANTS}
     return {variant: path for variant, path in paths.items() if path.is_file()}
+
+
+def skipped_variants(model: str) -> dict[str, str]:
+    """`<variant>.skipped`: why a variant that params.yaml asks for was not made."""
+    found = {}
+    for variant in VARIANTS:
+        path = variant_dir(model, variant) / SKIPPED
+        told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if told.get("asked"):
+            found[f"{variant}.skipped"] = told["reason"]
+    return found

@@ -7,23 +7,25 @@ models/<model>/qat/skipped.json, which says why. Several processes: `torchrun --
 """
 
 import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from octavo import cli
 from octavo.deploy.manifest import model_bytes, read_manifest, write_manifest
 from octavo.errors import SourceError
-from octavo.files import read_json, replace_dir, write_csv, write_json, write_text
+from octavo.files import replace_dir, write_text
 from octavo.graph.io import save
-from octavo.layout import MANIFEST, MODEL, SKIPPED, checkpoint_dir, metrics_dir, variant_dir
+from octavo.layout import MODEL, checkpoint_dir, variant_dir
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import advancing, say
+from octavo.qat.outputs import made_of, skip, write_curves
 from octavo.quantization.decisions import summary
 from octavo.quantization.report import markdown
 
-CURVES = {"steps": ["step", "loss", "learning_rate"], "epochs": ["step", "metric", "loss"]}
-# Images that the file must run on before it is accepted.
-VERIFIED = 4
+# Held-out images that the file must run on before it is accepted.
+VERIFIED = 16
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     spec = load_model(chosen.params, chosen.model)
     if not spec.qat.enabled:
-        _skip(chosen.model, "qat.enabled is not set in params.yaml")
+        skip(chosen.model, "qat.enabled is not set in params.yaml", asked=False)
         return
     # Torch takes seconds to import: not for a model that is not trained.
     from octavo.qat.processes import processes
@@ -46,15 +48,16 @@ def main() -> None:
 
 
 def _train(name: str, spec: ModelSpec, place: Any, *, anew: bool) -> None:
-    from octavo.qat.checked import checked, decisions
+    from octavo.qat.checked import checked
     from octavo.qat.inputs import begun
     from octavo.qat.run import train
+    from octavo.quantization.qdq_decisions import qdq_decisions
     from octavo.sources.trainable import trainable
 
     reference, folder = variant_dir(name, "fp32"), variant_dir(name, "qat")
     manifest = read_manifest(reference)
     found = begun(name, spec, manifest)
-    if not anew and _made(folder) == found.key:
+    if not anew and made_of(folder) == found.key:
         say(f"{folder}: made of these images and settings already (--restart trains anew)")
         return
     try:
@@ -62,58 +65,30 @@ def _train(name: str, spec: ModelSpec, place: Any, *, anew: bool) -> None:
     except SourceError as error:
         if spec.source.kind != "onnx":
             raise
-        _skip(name, f"the graph cannot be trained in torch: {error.problem}")
+        if place.main:
+            skip(name, f"the graph cannot be trained in torch: {error.problem}", asked=True)
         return
-    with advancing(f"training {name}") as progress, replace_dir(folder) as temporary:
-        trained = train(
-            module,
-            spec,
-            found.sets,
-            found.start,
-            place=place,
-            folder=checkpoint_dir(name),
-            scratch=temporary,
-            key=found.key,
-            manifest=manifest,
-            progress=progress,
-        )
-        if trained is None:
-            raise SystemExit  # another process writes
+    with advancing(f"training {name}") as progress, tempfile.TemporaryDirectory(prefix="octavo-") as scratch:
+        settings = {"folder": checkpoint_dir(name), "scratch": Path(scratch), "key": found.key, "manifest": manifest}
+        trained = train(module, spec, found.sets, found.start, place=place, progress=progress, **settings)
+    if trained is None:
+        return  # another process writes
+    with replace_dir(folder) as temporary:
         save(trained.model, temporary / MODEL)
         sizes = manifest["bytes"], model_bytes(temporary)
-        samples = found.samples(VERIFIED)
-        made = {
-            "from_sha256": manifest["sha256"],
-            "settings": spec.qat.model_dump(mode="json"),
-            "key": found.key,
-            "training": trained.record,
-            **checked(trained, temporary / MODEL, reference / MODEL, samples, name=str(folder / MODEL), sizes=sizes, spec=spec),
-        }
+        paths = temporary / MODEL, reference / MODEL
+        made = {"from_sha256": manifest["sha256"], "settings": spec.qat.model_dump(mode="json"), "key": found.key}
+        made |= {"training": trained.record, "notes": trained.notes}
+        made |= checked(trained, *paths, found.samples(VERIFIED), name=str(folder / MODEL), sizes=sizes, task=spec.task.name)
         written = write_manifest(temporary, name=name, variant="qat", spec=spec, image_input=manifest["image_input"], made=made)
         write_text(temporary / "report.md", markdown(written))
-    _write_curves(name, trained.rows)
+    write_curves(name, trained.rows)
     shutil.rmtree(checkpoint_dir(name), ignore_errors=True)
     for note in [*trained.notes, *(f"warning: {folder / MODEL}: {warning}" for warning in made["warnings"])]:
         say(note)
-    say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32; {summary(decisions(trained.model))}")
+    precisions = summary(qdq_decisions(trained.model))
+    say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32; {precisions}")
     say(f"{folder / MODEL}: {trained.told()}")
-
-
-def _made(folder: Any) -> dict[str, str] | None:
-    """What the variant there was made of; None where there is none."""
-    return read_json(folder / MANIFEST)["made"].get("key") if (folder / MANIFEST).is_file() else None
-
-
-def _skip(name: str, reason: str) -> None:
-    with replace_dir(variant_dir(name, "qat")) as folder:
-        write_json(folder / SKIPPED, {"reason": reason})
-    _write_curves(name, {curve: [] for curve in CURVES})
-    say(f"{variant_dir(name, 'qat')}: not trained: {reason}")
-
-
-def _write_curves(name: str, rows: dict[str, list[dict[str, float]]]) -> None:
-    for curve, columns in CURVES.items():
-        write_csv(metrics_dir(name) / f"qat_{curve}.csv", rows[curve], columns)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
-from octavo.evidence.report import caption, headings, markdown, part_tables, resolutions, rows, shortfalls, tradeoff
+from octavo.evidence.report import caption, headings, markdown, missing, part_tables, resolutions, rows, shortfalls, tradeoff
 from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
@@ -28,7 +28,7 @@ def main() -> None:
         console.print(_table(headings(accuracy), *rows(accuracy, latency), title=name, caption=caption(accuracy, latency)))
         for parts in part_tables(accuracy):
             console.print(_table(*parts, title=f"{name}: {parts[0][1]}"))
-        for note in shortfalls(latency):
+        for note in [*missing(accuracy), *shortfalls(latency)]:
             console.print(f"note: {note}")
     console.print("models:  models/<model>/<variant>/model.onnx, each with its manifest.json")
     console.print("metrics: metrics/<model>/ (dvc metrics show, dvc metrics diff --md, dvc plots show)")

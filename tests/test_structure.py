@@ -68,7 +68,7 @@ def test_imports_point_downwards():
 def test_torch_is_not_needed():
     """Importing the stages with torch made unimportable."""
     stages = ", ".join(name for name in STAGES if name not in NEEDS_TORCH)
-    script = f"import sys; sys.modules['torch'] = sys.modules['torchvision'] = None; sys.path.insert(0, 'stages'); import {stages}"
+    script = f"import sys; sys.modules['torch'] = sys.modules['torchvision'] = sys.modules['torchao'] = None; sys.path.insert(0, 'stages'); import {stages}"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -1,19 +1,23 @@
-"""Gates on what quantization is for: a file larger or slower than FP32 is reported, and fails where params.yaml says so."""
+"""Gates on what quantization is for: a file larger or slower than FP32 is reported, and fails where params.yaml says so.
+
+Layers that were quantized and run in float are such a failure, too, and so is a file that is not the network that was trained.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from octavo.evidence.bootstrap import Interval
-from octavo.evidence.gates import judge_interval
-from octavo.layout import INT8_VARIANTS
+from octavo.evidence.gates import judge, judge_interval
+from octavo.layout import INT8_VARIANTS, PARITY
 from octavo.params.grammar import Gates
 from octavo.runtime.session import Session
 from octavo.runtime.timing import Latency, interleaved
 
-__all__ = ["cost_gates", "speed_ratio"]
+__all__ = ["cost_gates", "kernel_gates", "speed_ratio"]
 
 REFERENCE = "fp32"
 # Seconds that both graphs together are timed for, and bounds on the rounds that come of it.
@@ -74,3 +78,26 @@ def cost_gates(
                 f"{variant} runs at {ratio.estimate:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] of FP32's speed on this machine"
             )
     return record, notes
+
+
+def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Judge what was found out about files when they were made.
+
+    Args:
+        gates: `validate.gates`.
+        manifests: of the variants, by name.
+
+    Returns:
+        `<variant>.gate.integer_layers` of INT8 variants: whether every quantized layer runs in an integer kernel; and
+        `<variant>.gate.parity` of trained ones: whether the file answers as the network in torch that it was written from.
+    """
+    record: dict[str, str] = {}
+    for variant, manifest in manifests.items():
+        made = manifest["made"]
+        if variant not in gates.variants or "executed" not in made:
+            continue
+        ran = made["executed"]
+        record[f"{variant}.gate.integer_layers"] = "pass" if ran["int8_layers_integer"] == ran["int8_layers"] else "fail"
+        if "agreement" in made.get("parity", {}):
+            record[f"{variant}.gate.parity"] = judge(made["parity"]["agreement"], PARITY)
+    return record

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.layout import INT8_VARIANTS, VARIANTS
 
-__all__ = ["caption", "headings", "markdown", "part_tables", "resolutions", "rows", "shortfalls", "tradeoff"]
+__all__ = ["caption", "headings", "markdown", "missing", "part_tables", "resolutions", "rows", "shortfalls", "tradeoff"]
 
 # An input size beside the model's own, as keys have it.
 SIZE = re.compile(r"\d+x\d+")
@@ -138,8 +138,20 @@ def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any])
     if len(sized) > len(rows(accuracy, latency)):
         lines += ["", _line(list(sized[0])), _line(["---"] * len(sized[0]))]
         lines += [_line([str(value) if value != "" else "-" for value in row.values()]) for row in sized]
-    notes = [f"- {note}" for note in [*([accuracy["warning"]] if "warning" in accuracy else []), *shortfalls(latency)]]
+    notes = [
+        f"- {note}"
+        for note in [*([accuracy["warning"]] if "warning" in accuracy else []), *missing(accuracy), *shortfalls(latency)]
+    ]
     return "\n".join([*lines, "", caption(accuracy, latency), *([""] if notes else []), *notes, ""])
+
+
+def missing(record: Mapping[str, Any]) -> list[str]:
+    """Variants that params.yaml asks for and that were not made, one line each.
+
+    Args:
+        record: as stage `validate` writes it.
+    """
+    return [f"{key.removesuffix('.skipped')} is skipped: {value}" for key, value in record.items() if key.endswith(".skipped")]
 
 
 def shortfalls(record: Mapping[str, Any]) -> list[str]:

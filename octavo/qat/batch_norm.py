@@ -16,7 +16,7 @@ from torch import fx
 
 from octavo.qat.capture import aten, replaced
 
-__all__ = ["fold", "fuse", "norm_of", "normalise_batches"]
+__all__ = ["add_to_bias", "fold", "fuse", "norm_of", "normalise_batches"]
 
 # node.meta keys: of a layer's convolution; and with the layer's name, of its batch norm where that is there by itself, and of the
 # nodes that make s and w s. Copies of a graph have copies of them.
@@ -132,6 +132,33 @@ def fold(captured: fx.GraphModule) -> None:
     graph.eliminate_dead_code()
     graph.lint()
     captured.recompile()
+
+
+@torch.no_grad()
+def add_to_bias(captured: fx.GraphModule, layer: fx.Node, shift: torch.Tensor) -> bool:
+    """Move what a layer puts out.
+
+    Args:
+        captured: its graph.
+        layer: the convolution or Linear.
+        shift: for each output channel, behind batch norm.
+
+    Returns:
+        Whether it could be moved: it has a batch norm, or a bias of its own.
+    """
+    if _LAYER in layer.meta:
+        names = layer.meta[_LAYER]
+        mean, variance = _tensor(captured, names.mean), _tensor(captured, names.variance)
+        scale = torch.rsqrt(variance + names.eps)
+        if names.gamma is not None:
+            scale = scale * _tensor(captured, names.gamma)
+        mean.sub_(torch.where(scale.abs() > _DEAD, shift.to(mean.dtype) / scale, 0))
+        return True
+    bias = layer.args[2] if len(layer.args) > 2 else None
+    if bias is None or bias.op != "get_attr":
+        return False
+    _tensor(captured, bias.target).add_(shift.to(torch.float32))
+    return True
 
 
 def _scale(graph: fx.Graph, gamma: str | None, variance: str, eps: float) -> fx.Node:

@@ -7,27 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
-from octavo.params.grammar import ModelSpec
+from octavo.layout import PARITY
 from octavo.qat.run import Trained
-from octavo.quantization.decisions import Decision
 from octavo.quantization.qdq_decisions import qdq_decisions
 from octavo.quantization.verification import verified
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 
-__all__ = ["PARITY", "checked", "decisions"]
-
-# Share of positions (images, pixels) at which the file must name the class that the trained network names.
-PARITY = 0.999
-
-
-def decisions(model: ir.Model) -> list[Decision]:
-    """What each node of the trained graph computes in."""
-    return qdq_decisions(model)
+__all__ = ["checked"]
 
 
 def checked(
@@ -38,7 +28,7 @@ def checked(
     *,
     name: str,
     sizes: tuple[int, int],
-    spec: ModelSpec,
+    task: str,
 ) -> dict[str, Any]:
     """Run the file on images.
 
@@ -49,7 +39,7 @@ def checked(
         samples: (what the image is, feeds with one image).
         name: what errors call the file.
         sizes: bytes of FP32 and of the file.
-        spec: the model's block.
+        task: the model's task.
 
     Returns:
         As `octavo.quantization.verification.verified`, and `parity`: with the trained network in torch, over the samples.
@@ -57,11 +47,11 @@ def checked(
     Raises:
         QuantizationError: the file is not to be accepted.
     """
-    classes = spec.task.name in ("classification", "segmentation")
+    classes = task in ("classification", "segmentation")
     found = verified(
         written,
         reference,
-        decisions(trained.model),
+        qdq_decisions(trained.model),
         samples,
         name=name,
         custom=CustomOps(),

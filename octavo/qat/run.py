@@ -21,6 +21,7 @@ from octavo.images.dataset import Item
 from octavo.images.training import Batches, MaskOf
 from octavo.params.grammar import ModelSpec, Qat, Segmentation
 from octavo.qat.batch_norm import fold, fuse
+from octavo.qat.bias_correction import correct_biases
 from octavo.qat.capture import capture
 from octavo.qat.checkpoint import LAST, Checkpoint
 from octavo.qat.convert import as_onnx, converted
@@ -166,6 +167,7 @@ def train(
         counts = start_ranges(prepared, torch.from_numpy(image).to(place.device), start.tensors(image), start.ranges)
     looks = Batches(sets.calibration, spec.input, settings.batch, skip=batches.skip)
     observe(prepared, (images.to(place.device) for images in _some(looks, _SEEN)))
+    corrected = correct_biases(prepared, (images.to(place.device) for images in _some(looks, _SEEN)))
 
     judge = Judge(
         sets.held_out,
@@ -219,6 +221,7 @@ def train(
         "processes": place.count,
         "device": str(place.device.type),
         "batch_norms_folded": layers,
+        "corrected_biases": corrected,
         "ranges_from_calibration": counts[0],
         "ranges": counts[1],
         "before": _told(learnt.start),

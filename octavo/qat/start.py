@@ -15,7 +15,7 @@ from torch import fx
 
 from octavo.qat.fake_quantize import ActivationFakeQuantize
 
-__all__ = ["activations", "observe", "start_ranges"]
+__all__ = ["activations", "as_float", "observe", "start_ranges"]
 
 # Two programs compute the same float32 tensor to about this share of its spread.
 _SAME = 1e-3
@@ -53,7 +53,7 @@ def start_ranges(
         if name in ranges:
             prints[value.shape].append((_print_of(value), name))
     modules = activations(prepared)
-    with _as_float(prepared):
+    with as_float(prepared):
         seen = _Seen(prepared)
         seen.run(image)
     found = 0
@@ -77,14 +77,14 @@ def observe(prepared: fx.GraphModule, batches: Iterable[torch.Tensor]) -> int:
         How many images there were.
     """
     count = 0
-    with _as_float(prepared, observing=True):
+    with as_float(prepared, observing=True):
         for batch in batches:
             prepared(batch)
             count += len(batch)
     return count
 
 
-class _as_float:  # noqa: N801 - used as a context manager
+class as_float:  # noqa: N801 - used as a context manager
     """No rounding for a while, and observers as told."""
 
     def __init__(self, prepared: fx.GraphModule, *, observing: bool = False) -> None:
