@@ -16,7 +16,6 @@ shapes.
 from __future__ import annotations
 
 import argparse
-import copy
 import time
 from pathlib import Path
 
@@ -28,10 +27,11 @@ from data.detector import BINS, Detector, decoded, detector
 from octavo.files import replace_file
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
-from octavo.images.rendered import SHAPES, render
+from octavo.images.scenes.shapes import SHAPES, render
 from octavo.params.grammar import Detection, Input
 from octavo.tasks.detection import detect, family_of
 from octavo.tasks.detection.ap import AveragePrecision, average_precision
+from training import Average, Optimizer, batches, save
 
 # Sets in data/sources.yaml have seeds below 1000: no training scene is one of theirs.
 TRAINED_ON, JUDGED_ON = 1000, 1001
@@ -108,38 +108,20 @@ def augmented(images: torch.Tensor, boxes: torch.Tensor, generator: torch.Genera
 
 def train(model: Detector, images: np.ndarray, boxes: np.ndarray, chosen: argparse.Namespace) -> Detector:
     """All steps; returns the averaged model, in eval mode."""
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}], lr=0.0)
-    averaged = copy.deepcopy(model).eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(1)
-    order, start = torch.empty(0, dtype=torch.long), time.monotonic()
-    for step in range(1, chosen.steps + 1):
-        if len(order) < chosen.batch:
-            order = torch.randperm(len(images), generator=generator)
-        taken, order = order[: chosen.batch], order[chosen.batch :]
+    optimizer = Optimizer(model, DECAY, rate=chosen.rate, steps=chosen.steps, warm=60, least=0.02, clip=10.0)
+    averaged, generator, start = Average(model), torch.Generator().manual_seed(1), time.monotonic()
+    for step, taken in zip(range(1, chosen.steps + 1), batches(len(images), chosen.batch, generator), strict=False):
         inputs, truth = augmented(torch.from_numpy(images[taken]), torch.from_numpy(boxes[taken]), generator)
-        rate = chosen.rate * min(1.0, step / 60) * (0.02 + 0.98 * 0.5 * (1 + np.cos(np.pi * step / chosen.steps)))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
         parts = loss(*model.raw(inputs), truth)
-        total = sum(WEIGHTS[name] * part for name, part in parts.items())
-        optimizer.zero_grad()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-        optimizer.step()
-        # The average forgets its beginning: short at first, 200 steps in the end.
-        keep = min(0.995, step / (20 + step))
-        with torch.no_grad():
-            for mean, value in zip(averaged.state_dict().values(), model.state_dict().values(), strict=True):
-                mean.lerp_(value, 1 - keep) if mean.is_floating_point() else mean.copy_(value)
+        rate = optimizer.step(sum(WEIGHTS[name] * part for name, part in parts.items()), step)
+        averaged.update(model, step)
         if step % 20 == 0:
             shown = " ".join(f"{name} {part.item():.3f}" for name, part in parts.items())
             print(f"{(time.monotonic() - start) / 60:.1f} min, step {step}: {shown}, rate {rate:.1e}", flush=True)
         if step % chosen.save_every == 0:
-            save(averaged, chosen.out)
-            print("held out:", {name: round(value, 3) for name, value in judged(averaged, 64).figures.items()}, flush=True)
-    return averaged
+            save(averaged.model, chosen.out)
+            print("held out:", {name: round(value, 3) for name, value in judged(averaged.model, 64).figures.items()}, flush=True)
+    return averaged.model
 
 
 def loss(
@@ -242,13 +224,6 @@ def judged(model: Detector, scenes: int) -> AveragePrecision:
 
 def _xywh(box: np.ndarray) -> list[float]:
     return [*map(float, box[:2]), *map(float, box[2:] - box[:2])]
-
-
-def save(model: Detector, path: Path) -> None:
-    """The state dict as float32, without BatchNorm's counters."""
-    state = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
-    with replace_file(path) as temporary:
-        torch.save(state, temporary)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from octavo.params.grammar import Rendered
 from octavo.progress import say, working
 
 DATA = Path("data")
+# Kind of scene to where its annotations lie.
+ANNOTATED = {"shapes": "boxes in instances.json", "road": "masks beside images"}
 
 
 def main() -> None:
@@ -31,7 +33,8 @@ def main() -> None:
         raise ParamsError(f"{chosen.sources} has no set {chosen.set!r}", f"it has: {', '.join(sorted(sets))}")
     if chosen.model is not None:
         model = load_model(chosen.params, chosen.model)
-        used = [model.source.file, model.data.calibration.path, model.data.validation.path]
+        sets_of_images = (model.data.calibration, model.data.validation, model.data.train)
+        used = [model.source.file, *(images.path for images in sets_of_images if images is not None)]
         names = [name for name in sets if any((DATA / name) in (Path(path), *Path(path).parents) for path in used)]
     else:
         names = [chosen.set]
@@ -40,7 +43,7 @@ def main() -> None:
         if isinstance(made_of, Rendered):
             with working(f"rendering {folder}"):
                 count = render_set(folder, made_of)
-            say(f"{folder}: {count} scenes rendered, boxes in instances.json")
+            say(f"{folder}: {count} scenes rendered, {ANNOTATED[made_of.kind]}")
         else:
             say(f"{folder}: {make_set(folder, made_of)} files from packages (sources and licences in SOURCES.md)")
     if not names:

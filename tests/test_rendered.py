@@ -8,18 +8,18 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
+from own_networks import own_network
 from stage_process import run_stage
 
 from octavo.errors import DataError, ParamsError
-from octavo.images import rendered
 from octavo.images.decode import read_image
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
-from octavo.images.rendered import SHAPES, VISIBLE, render, render_set
+from octavo.images.rendered import render_set
+from octavo.images.scenes import shapes
+from octavo.images.scenes.shapes import SHAPES, VISIBLE, render
 from octavo.params import load_model, load_sets
 from octavo.params.grammar import Rendered
-from octavo.sources.torch_build import build
-from octavo.sources.torch_weights import load_state, read_state
 from octavo.tasks.detection import detect, family_of
 from octavo.tasks.detection.ap import average_precision
 
@@ -57,8 +57,8 @@ class TestScenes:
     def test_a_drawn_shape_is_where_its_box_says(self, monkeypatch):
         """On a plain canvas without blur and noise, exactly the pixels of shapes differ from it."""
         plain = lambda generator, rows, columns: np.full((rows, columns, 3), 128, np.float32)  # noqa: E731
-        monkeypatch.setattr(rendered, "_background", plain)
-        monkeypatch.setattr(rendered, "_photographed", lambda generator, canvas: canvas)
+        monkeypatch.setattr(shapes, "_background", plain)
+        monkeypatch.setattr(shapes, "photographed", lambda generator, canvas: canvas)
         for number in range(6):
             scene = render(12, number)
             changed = np.abs(scene.image - 128).max(axis=2) > 0
@@ -79,10 +79,10 @@ class TestScenes:
             kinds += scene.classes.tolist()
             sides += (corners[:, 2:] - corners[:, :2]).max(axis=1).tolist()
             # The thinnest kind fills an eighth of its box when whole.
-            assert (areas >= VISIBLE * 0.1 * rendered.SHORTEST**2).all()
+            assert (areas >= VISIBLE * 0.1 * shapes.SHORTEST**2).all()
         assert set(kinds) == set(range(len(SHAPES)))
-        assert min(sides) >= 0.5 * rendered.SHORTEST
-        assert max(sides) <= rendered.LONGEST + 2
+        assert min(sides) >= 0.5 * shapes.SHORTEST
+        assert max(sides) <= shapes.LONGEST + 2
         assert 0.3 < np.mean(np.asarray(sides) < 32) < 0.8
 
     def test_no_scene_has_a_negative_number(self):
@@ -120,7 +120,7 @@ class TestSets:
                 raise KeyboardInterrupt
             return render(seed, number)
 
-        monkeypatch.setattr(rendered, "render", broken)
+        monkeypatch.setattr(shapes, "render", broken)
         for name in ("set", "new"):
             with pytest.raises(KeyboardInterrupt):
                 render_set(tmp_path / name, Rendered(scenes=2, seed=6))
@@ -138,10 +138,11 @@ class TestSets:
     @pytest.mark.parametrize(
         ("made_of", "message"),
         [
-            ({"scenes": 2, "sed": 1}, "sets.drawn.sed: unknown key; did you mean 'seed'? valid here: scenes, seed"),
+            ({"scenes": 2, "sed": 1}, "sets.drawn.sed: unknown key; did you mean 'seed'? valid here: kind, scenes, seed"),
             ({"scenes": 2}, "sets.drawn.seed: this key is required and missing"),
             ({"scenes": 0, "seed": 1}, "sets.drawn.scenes: input should be greater than or equal to 1, found 0"),
             ({"scenes": 2, "seed": 1000}, "sets.drawn.seed: input should be less than 1000, found 1000"),
+            ({"kind": "sea", "scenes": 2, "seed": 1}, "sets.drawn.kind: 'sea' is not possible"),
             (3, "sets.drawn: input should be a valid list, found 3"),
             ([{"package": "p", "file": "f", "licence": "l", "too": "t"}], "sets.drawn.0.too: unknown key; did you mean 'to'?"),
             ([{"package": "p", "file": "f", "licence": "l", "to": "/t"}], "sets.drawn.0.to: `to` '/t' must stay inside"),
@@ -162,16 +163,14 @@ class TestDetector:
     @pytest.fixture
     def module(self, spec, monkeypatch):
         monkeypatch.chdir(ROOT)
-        state = read_state(spec.source.file)
-        module = build(spec.source.entry, spec.source.args, state)
-        load_state(module, state, spec.source.file)
-        return module.eval()
+        return own_network(spec)
 
     def test_its_classes_are_the_renderer_s(self, spec):
         assert spec.task.classes == SHAPES
 
     def test_its_sets_share_no_scene_with_each_other_or_with_training(self):
-        seeds = [made_of.seed for made_of in load_sets(ROOT / "data/sources.yaml").sets.values() if isinstance(made_of, Rendered)]
+        sets = [made_of for made_of in load_sets(ROOT / "data/sources.yaml").sets.values() if isinstance(made_of, Rendered)]
+        seeds = [made_of.seed for made_of in sets if made_of.kind == "shapes"]
         assert len(seeds) == len(set(seeds)) == 2
         assert max(seeds) < 1000
 

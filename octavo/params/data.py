@@ -128,10 +128,12 @@ class Packaged(Block):
 
 
 class Rendered(Block):
-    """Scenes of shapes with exact boxes (octavo/images/rendered.py), as images and a COCO file."""
+    """Scenes that the project draws (octavo/images/rendered.py)."""
 
+    # shapes: with exact boxes, as images and a COCO file. road: with exact masks, as `format: masks` reads them.
+    kind: Literal["shapes", "road"] = "shapes"
     scenes: Positive
-    # Sets of different seeds share no scene. Those from 1000 on are the training script's (benchmarks/train_detector.py).
+    # Sets of one kind and different seeds share no scene. Those from 1000 on are the training scripts' (benchmarks/train_*.py).
     seed: Annotated[int, Field(ge=0, lt=1000)]
 
 
