@@ -1,4 +1,4 @@
-"""An exported graph held against what it came from: its torch module, and itself at another batch size."""
+"""Graphs and torch modules held against what they came from, and a graph against itself at another batch size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo.errors import SourceError
 from octavo.layout import TORCH_OUTPUTS
 from octavo.runtime.rows import matched_rows, rows_of
 
-__all__ = ["compare_with_reference", "refuse_mixed_batch"]
+__all__ = ["compare_with_graph", "compare_with_reference", "refuse_mixed_batch"]
 
 # Two implementations of FP32 round differently; a difference above this share of the largest output is a wrong export.
 TOLERANCE = 1e-3
@@ -44,6 +44,48 @@ def compare_with_reference(
         SourceError: they differ by more than rounding does.
     """
     truths = [reference(tensor) for _, tensor in samples]
+    found = _compared(
+        truths,
+        outputs,
+        ("the exported graph", "the torch module"),
+        "try the other `source.exporter`, or another `source.opset`",
+        selecting=selecting,
+    )
+    kept = {f"{digest}/{key}": value for (digest, _), truth in zip(samples, truths, strict=True) for key, value in truth.items()}
+    np.savez_compressed(folder / TORCH_OUTPUTS, **kept)
+    return found
+
+
+def compare_with_graph(
+    run: Run, tensors: Sequence[np.ndarray], outputs: Sequence[Outputs], *, selecting: bool = False
+) -> dict[str, Any]:
+    """Hold a torch module that was made of a graph (`octavo.sources.onnx_to_torch`) against the graph.
+
+    Args:
+        run: the module (`octavo.sources.torch_export.reference`).
+        tensors: preprocessed images.
+        outputs: the graph's outputs on each, as ONNX Runtime gives them.
+        selecting: as in `compare_with_reference`.
+
+    Returns:
+        As `compare_with_reference`.
+
+    Raises:
+        SourceError: they differ by more than rounding does.
+    """
+    return _compared(
+        outputs,
+        [run(tensor) for tensor in tensors],
+        ("the torch module made of the graph", "the graph"),
+        "train from the torch module that the graph was exported from (`source: {kind: torch}`)",
+        selecting=selecting,
+    )
+
+
+def _compared(
+    truths: Sequence[Outputs], outputs: Sequence[Outputs], names: tuple[str, str], mend: str, *, selecting: bool
+) -> dict[str, Any]:
+    """The figures of `compare_with_reference`; `names` are what gave the outputs, and what gave the truths."""
     shares = None
     pairs = list(zip(truths, outputs, strict=True))
     if selecting and all(rows_of(truth) is not None for truth in truths):
@@ -51,21 +93,13 @@ def compare_with_reference(
     values = [(truth[key], mine[key]) for truth, mine in pairs for key in truth]
     if any(truth.shape != mine.shape for truth, mine in values):
         truth, mine = next(pair for pair in values if pair[0].shape != pair[1].shape)
-        raise SourceError(
-            f"the exported graph puts out {list(mine.shape)} where the torch module puts out {list(truth.shape)}",
-            "try the other `source.exporter`, or another `source.opset`",
-        )
+        raise SourceError(f"{names[0]} puts out {list(mine.shape)} where {names[1]} puts out {list(truth.shape)}", mend)
     largest = max(float(np.abs(truth - mine).max(initial=0.0)) for truth, mine in values)
     scale = max(float(np.abs(truth).max(initial=0.0)) for truth in (value for each in truths for value in each.values()))
     if not largest <= TOLERANCE * max(scale, 1e-6) or (shares is not None and shares < SAME_ROWS):
         rows = "" if shares is None else f"; {shares:.0%} of its rows are the same"
-        raise SourceError(
-            f"the exported graph differs from the torch module by {largest:.3g} (outputs reach {scale:.3g}){rows}",
-            "try the other `source.exporter`, or another `source.opset`",
-        )
-    kept = {f"{digest}/{key}": value for (digest, _), truth in zip(samples, truths, strict=True) for key, value in truth.items()}
-    np.savez_compressed(folder / TORCH_OUTPUTS, **kept)
-    found = {"images": len(samples), "max_abs_diff": largest, "largest_output": scale}
+        raise SourceError(f"{names[0]} differs from {names[1]} by {largest:.3g} (outputs reach {scale:.3g}){rows}", mend)
+    found = {"images": len(truths), "max_abs_diff": largest, "largest_output": scale}
     return found if shares is None else found | {"same_rows": round(shares, 4)}
 
 
