@@ -61,7 +61,7 @@ def _train(name: str, spec: ModelSpec, place: Any, *, anew: bool) -> None:
         say(f"{folder}: made of these images and settings already (--restart trains anew)")
         return
     try:
-        module = trainable(spec.source, reference / MODEL, manifest["image_input"])
+        module = trainable(spec.source, reference / MODEL, manifest["image_input"], found.two())
     except SourceError as error:
         if spec.source.kind != "onnx":
             raise

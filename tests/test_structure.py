@@ -68,7 +68,10 @@ def test_imports_point_downwards():
 def test_torch_is_not_needed():
     """Importing the stages with torch made unimportable."""
     stages = ", ".join(name for name in STAGES if name not in NEEDS_TORCH)
-    script = f"import sys; sys.modules['torch'] = sys.modules['torchvision'] = sys.modules['torchao'] = None; sys.path.insert(0, 'stages'); import {stages}"
+    script = (
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'torchvision', 'torchao'])); sys.path.insert(0, 'stages'); "
+        f"import {stages}"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -14,7 +14,9 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 from octavo.errors import QuantizationError
 from octavo.graph.clean import clean
 from octavo.graph.passes.bias_codes import BiasCodesPass, bias_step
+from octavo.graph.passes.kernel_forms import write_kernel_forms
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.qat.batch_norm import fold
 from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
 from octavo.qat.quantizer import LAYERS
@@ -93,6 +95,9 @@ def as_onnx(
     MeanToPoolPass()(graph)
     for op_type in ("Conv", "Gemm"):
         BiasCodesPass(op_type)(graph)
+    for op_type in ("Conv", "ConvTranspose", "Gemm"):
+        ProtectFloatPass(op_type)(graph)
+    write_kernel_forms(graph)
     if not any(node.op_type == "DequantizeLinear" for node in graph.graph):
         raise QuantizationError("the trained network came out without a quantized layer", "report this, with the model")
     return graph, notes

@@ -41,10 +41,20 @@ class ActivationFakeQuantize(_Switched):
         low, high: the range, zero inside.
         seen_low, seen_high: moving extremes.
         gain: what LSQ learns: the logarithm of a factor on the scale.
+        positive: only values above zero count; the others are behind a ReLU nothing.
     """
 
-    def __init__(self, dtype: torch.dtype, quant_min: int, quant_max: int, qscheme: torch.qscheme, **_: object) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        quant_min: int,
+        quant_max: int,
+        qscheme: torch.qscheme,
+        positive: bool = False,
+        **_: object,
+    ) -> None:
         super().__init__()
+        self.positive = positive
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
         self.ch_axis, self.is_dynamic = -1, False
         for name in ("low", "high", "seen_low", "seen_high"):
@@ -88,6 +98,7 @@ class ActivationFakeQuantize(_Switched):
             return
         low, high = torch.aminmax(values)
         low, high = low.clamp(max=0.0).float(), high.clamp(min=0.0).float()
+        low = low * 0 if self.positive else low
         if self.known < 2:
             # The first batch says what share of the extremes the given range is; it is never wider than they are for long.
             if self.known == 1:

@@ -18,7 +18,7 @@ from octavo.images.dataset import Classes, Images, Item, image_list, refuse_over
 from octavo.images.masks import Mask
 from octavo.images.purpose import chosen_images, open_images
 from octavo.images.splits import pick
-from octavo.images.training import MaskOf
+from octavo.images.training import Batches, MaskOf
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params.grammar import ModelSpec, Segmentation
 from octavo.qat.run import Sets, Start
@@ -48,6 +48,10 @@ class Begun:
     key: dict[str, str]
     spec: ModelSpec
     image_input: str
+
+    def two(self) -> np.ndarray:
+        """Two training images in one batch."""
+        return next(iter(Batches(self.sets.train[:2], self.spec.input, 2, flip=False).straight(2)))[1].images
 
     def samples(self, count: int) -> list[tuple[str, dict[str, np.ndarray]]]:
         """(image, feeds) of held-out images, for checks of the file."""

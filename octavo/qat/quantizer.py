@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -22,7 +22,7 @@ from octavo.qat.batch_norm import norm_of
 from octavo.qat.capture import aten
 from octavo.qat.fake_quantize import ActivationFakeQuantize, PerChannelWeightFakeQuantize, WeightFakeQuantize
 
-__all__ = ["LAYERS", "OrtQuantizer", "layer_name"]
+__all__ = ["LAYERS", "OrtQuantizer"]
 
 # Operators with weights that have an integer kernel, to the name by which `keep_float` may call them.
 LAYERS = {aten.conv2d.default: "conv2d", aten.conv2d.padding: "conv2d", aten.linear.default: "linear"}
@@ -60,12 +60,14 @@ class OrtQuantizer(Quantizer):
     Args:
         per_channel: a scale for each output channel of a weight; else one for all.
         symmetric: activations around zero point 128; costs half the range behind ReLU.
-        keep_float: names of layers (`layer_name`), operators (`conv2d`, `linear`) or shell patterns that stay float.
+        keep_float: names of layers, operators (`conv2d`, `linear`) or shell patterns that stay float.
+        names: of modules, where users know them by other names: those of an ONNX graph's nodes.
     """
 
     per_channel: bool = True
     symmetric: bool = False
     keep_float: Collection[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     # Names of the layers that were annotated, and of those kept float.
     quantized: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -78,7 +80,7 @@ class OrtQuantizer(Quantizer):
         """
         layers = [node for node in model.graph.nodes if node.target in LAYERS]
         kept = self._kept(layers)
-        chosen = [node for node in layers if layer_name(node) not in kept]
+        chosen = [node for node in layers if self._name(node) not in kept]
         if not chosen:
             raise QuantizationError(
                 "no layer is left to quantize in training", "take patterns out of `qat.keep_float`, or set `qat.enabled: false`"
@@ -89,14 +91,14 @@ class OrtQuantizer(Quantizer):
                 self._layer(node)
             elif node in before:
                 self._other(node)
-        self.quantized, self.kept = [layer_name(node) for node in chosen], sorted(kept)
+        self.quantized, self.kept = [self._name(node) for node in chosen], sorted(kept)
         return model
 
     def validate(self, model: fx.GraphModule) -> None:
         """Nothing: `annotate` refuses what cannot be."""
 
     def _kept(self, layers: Iterable[fx.Node]) -> set[str]:
-        names = {layer_name(node): LAYERS[node.target] for node in layers}
+        names = {self._name(node): LAYERS[node.target] for node in layers}
         kept: set[str] = set()
         for pattern in self.keep_float:
             found = {name for name, kind in names.items() if kind == pattern} | set(matches(pattern, names))
@@ -108,9 +110,16 @@ class OrtQuantizer(Quantizer):
             kept |= found
         return kept
 
-    def _activation(self) -> QuantizationSpec:
+    def _name(self, node: fx.Node) -> str:
+        """The module that a layer is in (`features.0.0`), which is unique but for modules that are called twice."""
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next((name for name, _ in reversed(stack.values()) if name), node.name)
+        return self.names.get(path, path)
+
+    def _activation(self, *, positive: bool = False) -> QuantizationSpec:
         scheme = torch.per_tensor_symmetric if self.symmetric else torch.per_tensor_affine
-        return QuantizationSpec(torch.uint8, ActivationFakeQuantize, 0, 255, scheme)
+        made = ActivationFakeQuantize.with_args(positive=True) if positive else ActivationFakeQuantize
+        return QuantizationSpec(torch.uint8, made, 0, 255, scheme)
 
     def _weight(self) -> QuantizationSpec:
         if self.per_channel:
@@ -118,14 +127,7 @@ class OrtQuantizer(Quantizer):
         return QuantizationSpec(torch.int8, WeightFakeQuantize, -127, 127, torch.per_tensor_symmetric)
 
     def _layer(self, node: fx.Node) -> None:
-        last = _last(node)
-        node.meta[_KEY] = QuantizationAnnotation(
-            {node.args[0]: self._activation(), node.args[1]: self._weight()},
-            self._activation() if last is node else None,
-            _annotated=True,
-        )
-        if last is not node:
-            last.meta[_KEY] = QuantizationAnnotation(output_qspec=self._activation(), _annotated=True)
+        self._rounded(node, norm_of(node), {node.args[0]: self._activation(), node.args[1]: self._weight()})
 
     def _other(self, node: fx.Node) -> None:
         if node.target in _ADDS:
@@ -143,12 +145,25 @@ class OrtQuantizer(Quantizer):
 
     def _between(self, node: fx.Node, sources: list[fx.Node]) -> None:
         """Uint8 on both sides, each with a scale of its own."""
-        last = _behind_relu(node)
-        node.meta[_KEY] = QuantizationAnnotation(
-            {source: self._activation() for source in sources}, self._activation() if last is node else None, _annotated=True
-        )
-        if last is not node:
-            last.meta[_KEY] = QuantizationAnnotation(output_qspec=self._activation(), _annotated=True)
+        self._rounded(node, node, {source: self._activation() for source in sources})
+
+    def _rounded(self, node: fx.Node, whole: fx.Node, inputs: dict[fx.Node, QuantizationSpec]) -> None:
+        """What a node reads, and what comes out of it.
+
+        Args:
+            node: the operator.
+            whole: the node that it ends in: its batch norm.
+            inputs: how each of its inputs is rounded.
+        """
+        last = _behind_relu(whole)
+        node.meta[_KEY] = QuantizationAnnotation(inputs, _annotated=True)
+        annotated = last.meta.setdefault(_KEY, QuantizationAnnotation(_annotated=True))
+        annotated.output_qspec = self._activation()
+        if self.symmetric and last is not whole:
+            # Around zero point 128 no Q does a ReLU's work: there is one Q before it, too, of the same scale.
+            before = whole.meta.setdefault(_KEY, QuantizationAnnotation(_annotated=True))
+            before.output_qspec = self._activation(positive=True)
+            annotated.output_qspec = SharedQuantizationSpec(whole)
 
     def _passed(self, node: fx.Node, results: list[fx.Node]) -> None:
         """The codes of the input come out, wherever they stand."""
@@ -160,18 +175,6 @@ class OrtQuantizer(Quantizer):
         for result in results:
             annotation = result.meta.setdefault(_KEY, QuantizationAnnotation(_annotated=True))
             annotation.output_qspec = shared
-
-
-def layer_name(node: fx.Node) -> str:
-    """The name of the module that a layer is in (`features.0.0`), which is unique but for modules that are called twice."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names = [name for name, _ in stack.values()]
-    return names[-1] if names and names[-1] else node.name
-
-
-def _last(conv: fx.Node) -> fx.Node:
-    """The last node that folds into a layer: batch norm, then ReLU."""
-    return _behind_relu(norm_of(conv))
 
 
 def _behind_relu(node: fx.Node) -> fx.Node:

@@ -151,7 +151,7 @@ def train(
     example = torch.from_numpy(example if len(example) > 1 else np.concatenate([example, example]))
     captured = capture(module, example, dynamic_size=2 in dynamic)
     layers = fuse(captured)
-    quantizer = _quantizer(settings)
+    quantizer = _quantizer(settings, getattr(module, "node_names", {}))
     notes = []
     if not isinstance(quantizer, OrtQuantizer):
         notes.append("quantizer xnnpack: signed activations; on x86 ONNX Runtime runs about half of the convolutions in float")
@@ -244,9 +244,9 @@ def _labelled_outputs(spec: ModelSpec) -> dict[str, str | None]:
     return {"": getattr(spec.task, "output", None)}
 
 
-def _quantizer(settings: Qat) -> Quantizer:
+def _quantizer(settings: Qat, names: Mapping[str, str]) -> Quantizer:
     if settings.quantizer == "octavo":
-        return OrtQuantizer(settings.per_channel, settings.symmetric, settings.keep_float)
+        return OrtQuantizer(settings.per_channel, settings.symmetric, settings.keep_float, names)
     try:
         from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
     except ImportError as error:

@@ -10,6 +10,7 @@ from octavo.quantization.decisions import Decision
 __all__ = ["qdq_decisions"]
 
 _CODES = ("DequantizeLinear", "QuantizeLinear")
+_INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 # What a layer's Q takes in.
 _FOLDED = ("Clip", "Relu")
 
@@ -25,7 +26,9 @@ def qdq_decisions(model: ir.Model) -> list[Decision]:
         if node.op_type in _CODES:
             continue
         read, written = _reads_codes(node), _writes_codes(node)
-        if read and written:
+        if any(value is not None and value.dtype in _INTEGERS and constant_of(value) is None for value in node.inputs):
+            precision, reason = "int8", "moves codes"
+        elif read and written:
             precision, reason = "int8", "rounding was in the training"
         elif read:
             precision, reason = "float", "what reads it takes float"

@@ -3,14 +3,14 @@
 - One QuantizeLinear a tensor, one DequantizeLinear a reading unit. A tensor that a float unit makes stays float for float readers.
 - A Relu or Clip behind an INT8 kernel goes: the Q's saturation does its work. Where the codes reach beyond its bounds (a scale
   shared in a Concat, symmetric activations), Max and Min of the codes take its place: they are what rounding behind it gives.
-- A float Conv or Gemm between DQ and Q would be quantized behind the user's back (ONNX Runtime's WeightBiasQuantization rounds its
-  weights per tensor: 24 dB -> 7 dB measured). A LeakyRelu of slope 1 (nothing) or 0 (Relu) behind it keeps it out of that
-  optimizer, and fuses into the float kernel. So it does behind any other float node that ONNX Runtime has an integer kernel for;
-  with a DQ per channel in front such a kernel would not even load.
+- A float Conv or Gemm between DQ and Q would be quantized behind the user's back: a LeakyRelu behind it prevents that
+  (`octavo.graph.passes.protect_float`). So it does behind any other float node that ONNX Runtime has an integer kernel for; with a
+  DQ per channel in front such a kernel would not even load.
 - A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go
   into the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for
   box offsets and class logits would cost boxes most of their codes.
-- Last come passes over the Q/DQ graph (`_FORMS`): other forms of integer ops, with the same codes and faster kernels.
+- Last come passes over the Q/DQ graph (`octavo.graph.passes.kernel_forms`): other forms of integer ops, with the same codes and
+  faster kernels.
 - PRelu has no integer kernel. With every slope <= 1 it is Max(x, slope x): a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
 """
@@ -24,11 +24,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
-from octavo.graph.passes.pad_depthwise import PadDepthwisePass
-from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
-from octavo.graph.passes.prelu_by_conv import PReluByConvPass
-from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
+from octavo.graph.passes.kernel_forms import write_kernel_forms
+from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.quantization.int8.qdq_graph import QdqGraph
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.units import CARRIERS, Unit
@@ -38,8 +35,6 @@ __all__ = ["write_qdq"]
 
 # What ONNX Runtime makes an integer kernel of where it stands between DQ and Q, besides what has weights.
 _FUSED = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"})
-# What ONNX Runtime runs faster than the graph as it stands, with the same codes and the same float values.
-_FORMS = (ConvOnBlocksPass, PadDepthwisePass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass)
 
 
 def write_qdq(
@@ -55,10 +50,11 @@ def write_qdq(
         codes: of each weighted INT8 unit, by its node's name.
     """
     result = _Writer(model, units, int8, scales, codes).written()
+    for op_type in ("Conv", "ConvTranspose", "Gemm"):
+        ProtectFloatPass(op_type)(result)
     # Tuned to the kernels for uint8; codes of other types are for other machines.
     if all(chosen.zero_point.dtype == np.uint8 for chosen in scales.values()):
-        for form in _FORMS:
-            form()(result)
+        write_kernel_forms(result)
     return result
 
 
@@ -189,36 +185,12 @@ class _Writer(QdqGraph):
                 copy.input[0] = self._kept_apart(copy.input[0])
             self.nodes.append(copy)
         quantized = [value for value in unit.outputs if value.name in self.scales]
-        if quantized:
-            self._protect(unit.nodes[-1])
         for value in quantized:
             self.add("QuantizeLinear", [self._guarded(value), *self._pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
 
     def _follows_kernel(self, node: ir.Node) -> bool:
         """Whether what a node reads comes right out of an integer convolution, where an integer MaxPool is fast."""
         return any(unit.kind == "linear" and node.inputs[0] in unit.outputs for unit in self.int8)
-
-    def _protect(self, last: ir.Node) -> None:
-        """Keep the float Conv that is `last`, or that the Relu or Clip `last` reads, out of ONNX Runtime's hands."""
-        source = last.inputs[0].producer() if last.op_type in ("Relu", "Clip") else last
-        if source is None or source.op_type not in ("Conv", "ConvTranspose", "Gemm"):
-            return
-        if any(source in unit.nodes for unit in self.int8):
-            return
-        node = self.nodes[-1]
-        if node.op_type == "Relu":
-            node.CopyFrom(helper.make_node("LeakyRelu", list(node.input), list(node.output), name=node.name, alpha=0.0))
-            return
-        open_end = f"{node.name}.open"
-        if node.op_type == "Clip":
-            slope = 0.0 if self._clips_at_zero(node) else 1.0
-            guard = helper.make_node("LeakyRelu", [node.input[0]], [open_end], name=f"{node.name}.guard", alpha=slope)
-            node.input[0] = open_end
-            self.nodes.insert(-1, guard)
-        else:
-            guard = helper.make_node("LeakyRelu", [open_end], [node.output[0]], name=f"{node.name}.guard", alpha=1.0)
-            node.output[0] = open_end
-            self.nodes.append(guard)
 
     def _guarded(self, value: ir.Value) -> str:
         """What the Q of a float tensor reads: a guard, where ONNX Runtime would make an integer kernel of what lies before it."""
@@ -247,10 +219,6 @@ class _Writer(QdqGraph):
                 return False
             value = node.inputs[0]
         return True
-
-    def _clips_at_zero(self, clip: onnx.NodeProto) -> bool:
-        low = self.constants.get(clip.input[1]) if len(clip.input) > 1 else None
-        return low is not None and float(numpy_helper.to_array(low)) == 0.0
 
     def _integer(self, unit: Unit) -> None:
         folded = unit.nodes[-1] if len(unit.nodes) > 1 and unit.nodes[-1].op_type in ("Relu", "Clip") else None

@@ -1,0 +1,25 @@
+"""Exact rewrites of Q/DQ graphs into what ONNX Runtime's integer kernels run faster."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
+from octavo.graph.passes.pad_depthwise import PadDepthwisePass
+from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
+from octavo.graph.passes.prelu_by_conv import PReluByConvPass
+from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
+
+__all__ = ["write_kernel_forms"]
+
+_FORMS = (ConvOnBlocksPass, PadDepthwisePass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass)
+
+
+def write_kernel_forms(model: ir.Model) -> None:
+    """Apply them all, in place: the same codes and the same float values.
+
+    Args:
+        model: with uint8 activations; tuned to the kernels for these on x86.
+    """
+    for form in _FORMS:
+        form()(model)

@@ -1,0 +1,331 @@
+"""Captured graphs: batch norm folded and not, fake quantization, where it goes, and the ONNX file that comes of it."""
+
+import copy
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from small_module import small
+from torch import nn
+from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
+
+from octavo.errors import QuantizationError, SourceError
+from octavo.qat.batch_norm import fold, fuse, normalise_batches
+from octavo.qat.bias_correction import correct_biases
+from octavo.qat.capture import capture
+from octavo.qat.convert import as_onnx, converted
+from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
+from octavo.qat.quantizer import OrtQuantizer
+from octavo.qat.start import activations, as_float, observe, start_ranges
+from octavo.quantization.qdq_decisions import qdq_decisions
+from octavo.runtime.kernels import optimized_nodes
+
+
+def own_network(**settings) -> nn.Module:
+    torch.manual_seed(1)
+    module = small(**settings)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+            nn.init.uniform_(part.running_var, 0.5, 2)
+            nn.init.normal_(part.running_mean, 0, 0.3)
+    return module.eval()
+
+
+def images(count=2, size=32, seed=0) -> torch.Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def prepared(module, quantizer=None, example=None):
+    example = images() if example is None else example
+    captured = capture(module, example)
+    fuse(captured)
+    graph = prepare_qat_pt2e(captured, quantizer or OrtQuantizer())
+    observe(graph, [images(8, seed=3)])
+    for fake in activations(graph).values():
+        fake.enable_observer(False)
+    return graph
+
+
+def exported(graph, tmp_path, example=None, names=("output",)):
+    example = images() if example is None else example
+    quantized = converted(graph, example)
+    model, _ = as_onnx(quantized, example, list(names), image_input="image", opset=18, dynamic={0: "batch"}, scratch=tmp_path)
+    path = tmp_path / "model.onnx"
+    ir.save(model, path)
+    return quantized, model, path
+
+
+def test_a_captured_graph_computes_what_the_module_does_for_any_batch_and_nothing_in_place():
+    module = own_network()
+    captured = capture(module, images())
+    for count in (1, 2, 5):
+        assert torch.equal(captured(images(count)), module(images(count)))
+    assert not [
+        node for node in captured.graph.nodes if str(node.target).split(".")[1:2] and str(node.target).split(".")[1].endswith("_")
+    ]
+
+
+def test_a_module_that_branches_on_values_is_refused_with_the_way_out():
+    class Branching(nn.Module):
+        def forward(self, image):
+            return image * 2 if image.sum() > 0 else image
+
+    with pytest.raises(SourceError, match="cannot capture the network") as error:
+        capture(Branching(), images())
+    assert "qat.enabled" in error.value.mend
+
+
+class ConvNorm(nn.Sequential):
+    def __init__(self, *, groups=1, bias=False, eps=1e-3, momentum=0.1, affine=True, dead=False):
+        super().__init__(
+            nn.Conv2d(4, 8, 3, padding=1, groups=groups, bias=bias), nn.BatchNorm2d(8, eps=eps, momentum=momentum, affine=affine)
+        )
+        norm = self[1]
+        nn.init.normal_(norm.running_mean)
+        nn.init.uniform_(norm.running_var, 0.1, 3)
+        if affine:
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+            if dead:
+                norm.weight.data[2] = 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    groups=st.sampled_from((1, 2, 4)),
+    bias=st.booleans(),
+    eps=st.sampled_from((1e-5, 1e-3)),
+    momentum=st.sampled_from((0.1, 0.3)),
+    affine=st.booleans(),
+    dead=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_batch_norm_fused_or_folded_computes_the_same_and_learns_the_same_statistics(seed, **kind):
+    torch.manual_seed(seed)
+    module = ConvNorm(**kind).eval()
+    example = torch.randn(3, 4, 9, 9)
+    reference = copy.deepcopy(module)
+    captured = capture(module, example)
+    assert fuse(captured) == 1
+    torch.testing.assert_close(captured(example), reference(example), rtol=1e-4, atol=1e-4)
+
+    normalise_batches(captured, True)
+    torch.testing.assert_close(captured(example), reference.train()(example), rtol=1e-3, atol=1e-3)
+    normalise_batches(captured, False)
+    torch.testing.assert_close(module[1].running_mean, reference[1].running_mean, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(module[1].running_var, reference[1].running_var, rtol=1e-3, atol=1e-3)
+
+    before = captured(example)
+    fold(captured)
+    torch.testing.assert_close(captured(example), before, rtol=1e-4, atol=1e-4)
+    assert not any("batch_norm" in str(node.target) for node in captured.graph.nodes)
+
+
+def test_both_forms_of_a_fused_layer_train_the_same_parameters():
+    """With running statistics equal to the batch's, gradients of both forms exist for weight, gamma and beta."""
+    module = ConvNorm(bias=True)
+    captured = capture(module, torch.randn(2, 4, 8, 8))
+    fuse(captured)
+    for on in (False, True):
+        normalise_batches(captured, on)
+        captured.zero_grad()
+        captured(torch.randn(4, 4, 8, 8)).square().sum().backward()
+        named = dict(module.named_parameters())
+        assert all(named[name].grad is not None for name in ("0.weight", "1.weight", "1.bias"))
+        assert named["0.weight"].grad.abs().sum() > 0
+
+
+def fake(low, high, *, symmetric=False) -> ActivationFakeQuantize:
+    scheme = torch.per_tensor_symmetric if symmetric else torch.per_tensor_affine
+    module = ActivationFakeQuantize(torch.uint8, 0, 255, scheme)
+    module.enable_observer(False)
+    module.start(low, high)
+    return module
+
+
+@settings(max_examples=40, deadline=None)
+@given(low=st.floats(-50, 0, width=32), high=st.floats(0, 50, width=32), symmetric=st.booleans(), seed=st.integers(0, 1000))
+def test_fake_quantization_gives_what_q_and_dq_of_onnx_runtime_give(low, high, symmetric, seed):
+    module = fake(low, high, symmetric=symmetric)
+    values = torch.randn(64, generator=torch.Generator().manual_seed(seed)) * max(high - low, 1)
+    scale, zero = module.calculate_qparams()
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], scale.tolist()),
+        helper.make_tensor("z", TensorProto.UINT8, [], zero.tolist()),
+    ]
+    io = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "g", io[:1], io[1:], constants), opset_imports=[helper.make_opsetid("", 18)])
+    model.ir_version = 8
+    got = ort.InferenceSession(model.SerializeToString()).run(None, {"x": values.numpy()})[0]
+    # A tie may round to the other neighbour: one step.
+    np.testing.assert_allclose(module(values).numpy(), got, atol=float(scale) * 1.001)
+    assert (np.abs(module(values).numpy() - got) > float(scale) / 2).mean() < 0.1
+    assert module(torch.zeros(1)).item() == 0, "zero has a code of its own"
+    assert 255 * float(scale) <= max(high - low, 2 * max(-low, high)) + 1e-5
+
+
+def test_a_range_that_was_given_follows_the_extremes_at_its_share_of_them():
+    module = ActivationFakeQuantize(torch.uint8, 0, 255, torch.per_tensor_affine)
+    module.start(-1.0, 2.0)  # calibration clipped the tail: half of what comes by
+    module(torch.tensor([-2.0, 4.0]))
+    assert (module.low.item(), module.high.item()) == pytest.approx((-1.0, 2.0))
+    for _ in range(2000):
+        module(torch.tensor([-4.0, 8.0]))
+    assert (module.low.item(), module.high.item()) == pytest.approx((-2.0, 4.0), rel=1e-3)
+    module.enable_observer(False)
+    module(torch.tensor([-100.0, 100.0]))
+    assert module.high.item() == pytest.approx(4.0, rel=1e-3), "frozen"
+
+
+def test_a_learned_scale_has_a_gradient_and_moves():
+    module = fake(0.0, 1.0)
+    module.gain.requires_grad_(True)
+    values = torch.rand(1000) * 4  # most of it is clipped: a larger scale is better
+    before = module.calculate_qparams()[0].item()
+    optimizer = torch.optim.Adam([module.gain], lr=0.05)
+    for _ in range(50):
+        optimizer.zero_grad()
+        (module(values) - values).square().mean().backward()
+        assert torch.isfinite(module.gain.grad)
+        optimizer.step()
+    assert module.calculate_qparams()[0].item() > 2 * before
+
+
+def test_every_layer_becomes_an_integer_kernel_and_the_file_answers_as_the_network(tmp_path):
+    module = own_network()
+    quantizer = OrtQuantizer()
+    quantized, model, path = exported(prepared(module, quantizer), tmp_path)
+    assert len(quantizer.quantized) == 5
+    kernels = [node.op_type for node in optimized_nodes(path)]
+    assert kernels.count("QLinearConv") == 4
+    assert kernels.count("QGemm") == 1
+    assert {"QLinearAdd", "QLinearConcat"} <= set(kernels)
+    assert not {"Conv", "FusedConv", "Gemm", "Add"} & set(kernels)
+    decided = qdq_decisions(model)
+    assert {each.precision for each in decided if each.op_type in ("Conv", "Gemm", "Add", "Concat", "MaxPool")} == {"int8"}
+
+    batch = images(16, seed=9)
+    session = ort.InferenceSession(path)
+    got = session.run(None, {"image": batch.numpy()})[0]
+    with torch.inference_mode():
+        expected = quantized(batch).numpy()
+    scale = np.unique(np.diff(np.unique(expected))).min()
+    assert np.abs(got - expected).max() <= 4 * scale, "a few codes, no more"
+    assert (got.argmax(1) == expected.argmax(1)).mean() >= 0.9
+
+
+def test_weights_are_int8_and_biases_int32_in_the_accumulators_steps(tmp_path):
+    _, _, path = exported(prepared(own_network()), tmp_path)
+    graph = onnx.load(path).graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    convs = [node for node in graph.node if node.op_type in ("Conv", "Gemm")]
+    assert len(convs) == 5
+    for node in convs:
+        weight, bias = makers[node.input[1]], makers[node.input[2]]
+        assert constants[weight.input[0]].data_type == TensorProto.INT8
+        assert constants[bias.input[0]].data_type == TensorProto.INT32
+        read = constants[makers[node.input[0]].input[1]]
+        steps = onnx.numpy_helper.to_array(read) * onnx.numpy_helper.to_array(constants[weight.input[1]])
+        np.testing.assert_allclose(onnx.numpy_helper.to_array(constants[bias.input[1]]), steps.ravel(), rtol=1e-6)
+        assert np.ndim(onnx.numpy_helper.to_array(constants[weight.input[1]])) == 1, "a scale for each output channel"
+
+
+def test_symmetric_per_tensor_is_what_every_runtime_reads(tmp_path):
+    _, _, path = exported(prepared(own_network(), OrtQuantizer(per_channel=False, symmetric=True)), tmp_path)
+    graph = onnx.load(path).graph
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    zeros = {int(constants[node.input[2]]) for node in graph.node if node.op_type == "QuantizeLinear"}
+    assert zeros == {128}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in constants and constants[node.input[0]].dtype == np.int8:
+            assert constants[node.input[1]].size == 1
+    assert [node.op_type for node in optimized_nodes(path)].count("QLinearConv") == 4
+
+
+@pytest.mark.parametrize("pattern", ["wide", "deep.*", "linear"])
+def test_keep_float_is_really_float(tmp_path, pattern):
+    quantizer = OrtQuantizer(keep_float=(pattern,))
+    _, _, path = exported(prepared(own_network(), quantizer), tmp_path)
+    kept = {"wide": ["wide"], "deep.*": ["deep.0", "deep.3"], "linear": ["head"]}[pattern]
+    assert quantizer.kept == kept
+    kernels = [node.op_type for node in optimized_nodes(path)]
+    assert sum(kernels.count(op) for op in ("QLinearConv", "QGemm")) == 5 - len(kept)
+    assert sum(kernels.count(op) for op in ("Conv", "FusedConv", "Gemm", "FusedGemm")) == len(kept)
+
+
+def test_keep_float_that_names_nothing_names_what_is_near():
+    with pytest.raises(QuantizationError, match="'wid'") as error:
+        prepared(own_network(), OrtQuantizer(keep_float=("wid",)))
+    assert "wide" in error.value.mend
+    with pytest.raises(QuantizationError, match="no layer is left"):
+        prepared(own_network(), OrtQuantizer(keep_float=("*",)))
+
+
+def test_what_only_leads_to_the_outputs_stays_float(tmp_path):
+    class Decoding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = own_network(maps=True)
+
+        def forward(self, image):
+            found = self.body(image).flatten(2)
+            return torch.cat([found[:, :2] * 8 + 4, found[:, 2:].sigmoid()], 1)
+
+    _, model, path = exported(prepared(Decoding().eval()), tmp_path)
+    kinds = {each.op_type: each.precision for each in qdq_decisions(model) if each.op_type in ("Mul", "Sigmoid")}
+    assert kinds == {"Mul": "float", "Sigmoid": "float"}
+    assert [node.op_type for node in optimized_nodes(path)].count("QLinearConv") == 5
+
+
+def test_ranges_are_found_by_what_tensors_hold(tmp_path):
+    """The ONNX graph of another exporter, with other names and batch norm folded."""
+    module = own_network()
+    torch.onnx.export(module, (images(1),), str(tmp_path / "fp32.onnx"), dynamo=False, input_names=["image"], opset_version=17)
+    graph = onnx.load(tmp_path / "fp32.onnx")
+    names = [name for node in graph.graph.node for name in node.output if node.op_type != "Constant"]
+    graph.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name != graph.graph.output[0].name)
+    session = ort.InferenceSession(graph.SerializeToString())
+    image = images(1, seed=5)
+    found = dict(zip([value.name for value in session.get_outputs()], session.run(None, {"image": image.numpy()}), strict=True))
+    ranges = {name: (float(value.min()) - 1, float(value.max()) + 1) for name, value in found.items()} | {"image": (-9.0, 9.0)}
+    captured = capture(module, images())
+    fuse(captured)
+    graph = prepare_qat_pt2e(captured, OrtQuantizer())
+    count, total = start_ranges(graph, image, (found | {"image": image.numpy()}).items(), ranges)
+    assert count == total == len(activations(graph))
+    assert all(fake.known == 1 for fake in activations(graph).values())
+
+
+def test_biases_take_back_the_mean_shift_of_rounded_weights():
+    torch.manual_seed(0)
+    module = ConvNorm().eval()
+    batch = torch.rand(16, 4, 12, 12)
+    captured = capture(module, batch[:2])
+    fuse(captured)
+    graph = prepare_qat_pt2e(captured, OrtQuantizer())
+    observe(graph, [batch])
+
+    def shift():
+        with torch.no_grad(), as_float(graph):
+            expected = reference(batch)
+            for fake in graph.modules():
+                if isinstance(fake, WeightFakeQuantize):
+                    fake.rounding = True
+            return (graph(batch) - expected).mean((0, 2, 3)).abs().max().item()
+
+    reference = copy.deepcopy(module)
+    before = shift()
+    assert correct_biases(graph, [batch]) == 1
+    assert shift() < before / 20
