@@ -193,7 +193,7 @@ def train(
         progress=progress,
     )
     learnt = training.run()
-    if not place.main:
+    if learnt is None:
         return None
     verdict, recalibrating = learnt.verdict, {}
     if settings.calibration_samples and sets.calibration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -102,8 +103,11 @@ class Training:
             self.share = self.share if self.task in LABELLED else 1.0
         self.parts = self.settings.accumulate if self.settings.accumulate != "auto" else self._parts_that_fit()
 
-    def run(self) -> Learnt:
+    def run(self) -> Learnt | None:
         """Train to the end, from the last checkpoint where there is one; the student then has the best state.
+
+        Returns:
+            How it ended; None in all processes but the first.
 
         Raises:
             QuantizationError: a loss is not a number (the last checkpoint stays), or the checkpoint is of another run.
@@ -126,9 +130,10 @@ class Training:
                     self._save(done, best)
             best = self._judged(done, best)
             self._save(done, best)
+        if not self.place.main:
+            return None
         start = self.rows["epochs"][0]
         if best["step"] != done:
-            self.place.wait()
             self.student.load_state_dict(Checkpoint.load(self.folder / BEST, self.key).model)
         elif self.average is not None:
             self._take_average()
@@ -258,6 +263,8 @@ class Training:
     def _wrapped(self) -> nn.Module:
         if self.place.count == 1:
             return self.student
+        # Channels-last weights have gradients of another layout than the buckets that they are exchanged in: a copy, no error.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         return DistributedDataParallel(self.student, device_ids=[self.place.device] if self.place.device.type == "cuda" else None)
 
     def _choose_parameters(self) -> None:

@@ -13,6 +13,8 @@ _CODES = ("DequantizeLinear", "QuantizeLinear")
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 # What a layer's Q takes in.
 _FOLDED = ("Clip", "Relu")
+# What ONNX Runtime carries Q and DQ across.
+_MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def qdq_decisions(model: ir.Model) -> list[Decision]:
@@ -47,13 +49,13 @@ def _is_data(value: ir.Value | None) -> bool:
 def _reads_codes(node: ir.Node) -> bool:
     sources = [value for value in node.inputs if _is_data(value)]
     makers = [value.producer() for value in sources]
-    if node.op_type in _FOLDED and makers and makers[0] is not None and makers[0].op_type not in _CODES:
+    if node.op_type in (*_FOLDED, *_MOVES) and makers and makers[0] is not None and makers[0].op_type not in _CODES:
         return _reads_codes(makers[0])
     return bool(makers) and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
 
 
 def _writes_codes(node: ir.Node) -> bool:
     readers = [use.node for value in node.outputs for use in value.uses()]
-    if len(readers) == 1 and readers[0].op_type in _FOLDED:
+    if len(readers) == 1 and readers[0].op_type in (*_FOLDED, *_MOVES):
         return _writes_codes(readers[0])
     return bool(readers) and all(reader.op_type == "QuantizeLinear" for reader in readers)
