@@ -125,9 +125,11 @@ def fold(captured: fx.GraphModule) -> None:
             captured.register_parameter(name, parameter)
         scaled = _part(conv, _SCALED)
         with graph.inserting_before(scaled):
-            replaced(scaled, graph.get_attr(f"{layer.name}_weight"))
-        with graph.inserting_before(conv):
-            conv.args = (*conv.args[:2], graph.get_attr(f"{layer.name}_bias"), *conv.args[3:])
+            read = [graph.get_attr(f"{layer.name}_{part}") for part in ("weight", "bias")]
+        for node, value in zip(read, values, strict=True):
+            node.meta["val"] = value  # executorch's quantizer asks for shapes
+        replaced(scaled, read[0])
+        conv.args = (*conv.args[:2], read[1], *conv.args[3:])
         del conv.meta[_LAYER]
     graph.eliminate_dead_code()
     graph.lint()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import fx, nn
@@ -12,9 +13,10 @@ from torch.export import Dim
 
 from octavo.errors import SourceError
 
-__all__ = ["capture", "outputs_of", "replaced"]
+__all__ = ["capture", "channels_last", "replaced"]
 
 aten = torch.ops.aten
+Module = TypeVar("Module", bound=nn.Module)
 
 # To the same, but not in place: what fake quantization puts between two operators must not be overwritten.
 _FUNCTIONAL = {
@@ -77,10 +79,12 @@ def capture(module: nn.Module, example: torch.Tensor, *, dynamic_size: bool = Fa
     return captured
 
 
-def outputs_of(captured: fx.GraphModule) -> list[fx.Node]:
-    """The nodes that the graph returns."""
-    returned = next(node for node in captured.graph.nodes if node.op == "output")
-    return list(returned.all_input_nodes)
+def channels_last(module: Module) -> Module:
+    """Lay the weights of 2-D convolutions out with channels last, in place; other tensors (of five dimensions, say) stay."""
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return module
 
 
 def replaced(node: fx.Node, new: fx.Node) -> None:

@@ -28,6 +28,7 @@ class _Switched(FakeQuantizeBase):
     def enable_observer(self, enabled: bool = True) -> None:
         """Let ranges follow what flows by, or stand still."""
         self.observing = enabled
+        self.observer_enabled.fill_(enabled)
 
     def enable_fake_quant(self, enabled: bool = True) -> None:
         """Round, or pass values on as they are."""

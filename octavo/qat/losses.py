@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from octavo.images.masks import VOID
 
-__all__ = ["LABELLED", "distillation", "floats"]
+__all__ = ["LABELLED", "distillation", "floats", "relative_error"]
 
 Outputs = Mapping[str, torch.Tensor]
 
@@ -24,7 +24,7 @@ def distillation(task: str, student: Outputs, teacher: Outputs) -> torch.Tensor:
 
     classification, segmentation: KL divergence of the class probabilities (Hinton 2015, https://arxiv.org/abs/1503.02531, at
     temperature 1), a mean over positions; scores of one class: of its sigmoid. embedding: 1 - cosine. Others (boxes and scores of
-    detectors): the squared error over the teacher's variance, channel by channel, as SQNR is.
+    detectors): the squared error over the teacher's variance, feature by feature, as SQNR is.
 
     Args:
         task: its name.
@@ -53,11 +53,19 @@ def _angle(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
 
 
 def _relative(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """Squared error over the teacher's variance, feature by feature: boxes in pixels must not drown scores of 0..1."""
     if teacher.ndim < 2:
         return (student - teacher).square().mean() / teacher.var().clamp(min=1e-6)
-    over = tuple(axis for axis in range(teacher.ndim) if axis != 1)
+    # N x features x places, but of three axes the longer one is places: YOLOv5 puts out N x 25200 x 85.
+    axis = 2 if teacher.ndim == 3 and teacher.shape[1] > teacher.shape[2] else 1
+    over = tuple(other for other in range(teacher.ndim) if other != axis)
     error = (student - teacher).square().mean(over)
     return (error / teacher.var(over, unbiased=False).clamp(min=1e-6)).mean()
+
+
+def relative_error(student: Outputs, teacher: Outputs) -> torch.Tensor:
+    """Noise to signal, the mean over features and outputs, whatever the task; a scalar."""
+    return torch.stack([_relative(student[name], value) for name, value in floats(teacher).items()]).mean()
 
 
 _DISTANCES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -22,21 +22,22 @@ from octavo.images.training import Batches, MaskOf
 from octavo.params.grammar import ModelSpec, Qat, Segmentation
 from octavo.qat.batch_norm import fold, fuse
 from octavo.qat.bias_correction import correct_biases
-from octavo.qat.capture import capture
+from octavo.qat.capture import capture, channels_last
 from octavo.qat.checkpoint import LAST, Checkpoint
 from octavo.qat.convert import as_onnx, converted
+from octavo.qat.culprits import keep_culprits_float
 from octavo.qat.judge import Judge, Verdict
 from octavo.qat.processes import Processes
 from octavo.qat.quantizer import OrtQuantizer
 from octavo.qat.recalibrate import recalibrated
-from octavo.qat.start import observe, start_ranges
+from octavo.qat.start import activations, observe, start_ranges
 from octavo.qat.training import Training
 from octavo.sources.torch_export import HEIGHT, WIDTH, named_outputs
 
 __all__ = ["Sets", "Start", "Trained", "train"]
 
-# Images that ranges see in float before the first step.
-_SEEN = 64
+# Images that ranges see in float before the first step, and images that single roundings are judged by.
+_SEEN, _FEW = 64, 4
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def train(
     torch.manual_seed(settings.seed)
     if (folder / LAST).is_file():
         Checkpoint.load(folder / LAST, key)  # refused now, not after minutes of preparation
-    teacher = copy.deepcopy(module).eval().requires_grad_(False).to(place.device, memory_format=torch.channels_last)
+    teacher = copy.deepcopy(module).eval().requires_grad_(False)
+    channels_last(teacher.to(place.device))
     batches = Batches(
         sets.train,
         spec.input,
@@ -156,7 +158,7 @@ def train(
     if not isinstance(quantizer, OrtQuantizer):
         notes.append("quantizer xnnpack: signed activations; on x86 ONNX Runtime runs about half of the convolutions in float")
         fold(captured)  # its patterns know no other batch norm than a folded one
-    prepared = prepare_qat_pt2e(captured, quantizer).to(place.device, memory_format=torch.channels_last)
+    prepared = channels_last(prepare_qat_pt2e(captured, quantizer).to(place.device))
 
     def named(returned: object) -> dict[str, torch.Tensor]:
         return dict(zip(names, named_outputs(returned).values(), strict=True))
@@ -167,6 +169,10 @@ def train(
         counts = start_ranges(prepared, torch.from_numpy(image).to(place.device), start.tensors(image), start.ranges)
     looks = Batches(sets.calibration, spec.input, settings.batch, skip=batches.skip)
     observe(prepared, (images.to(place.device) for images in _some(looks, _SEEN)))
+    for fake in activations(prepared).values():
+        fake.enable_observer(False)
+    few = next(iter(_some(looks, _FEW))).to(place.device)
+    culprits = keep_culprits_float(prepared, lambda images: named(teacher(images)), lambda images: named(prepared(images)), few)
     corrected = correct_biases(prepared, (images.to(place.device) for images in _some(looks, _SEEN)))
 
     judge = Judge(
@@ -222,6 +228,7 @@ def train(
         "device": str(place.device.type),
         "batch_norms_folded": layers,
         "corrected_biases": corrected,
+        "too_sensitive": culprits,
         "ranges_from_calibration": counts[0],
         "ranges": counts[1],
         "before": _told(learnt.start),

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 from torch import fx
+from torchao.quantization.pt2e import FakeQuantizeBase
 
-from octavo.qat.fake_quantize import ActivationFakeQuantize
+from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
 
-__all__ = ["activations", "as_float", "observe", "start_ranges"]
+__all__ = ["activations", "as_float", "freezable", "observe", "start_ranges"]
 
 # Two programs compute the same float32 tensor to about this share of its spread.
 _SAME = 1e-3
@@ -28,6 +29,15 @@ def activations(prepared: fx.GraphModule) -> dict[str, ActivationFakeQuantize]:
         if isinstance(module, ActivationFakeQuantize):
             found[name] = module
     return found
+
+
+def freezable(prepared: fx.GraphModule) -> list[FakeQuantizeBase]:
+    """All fake quantization that observes what flows by, that of other quantizers (xnnpack) too; ours for weights has no memory."""
+    return [
+        module
+        for module in prepared.modules()
+        if isinstance(module, FakeQuantizeBase) and not isinstance(module, WeightFakeQuantize)
+    ]
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from octavo.qat.checkpoint import BEST, LAST, Checkpoint, State
 from octavo.qat.judge import Judge, Verdict
 from octavo.qat.losses import LABELLED, distillation, floats
 from octavo.qat.processes import Processes
-from octavo.qat.start import activations
+from octavo.qat.start import activations, freezable
 
 __all__ = ["Learnt", "Training"]
 
@@ -214,24 +214,24 @@ class Training:
         """What stands still from now on; batch norms are set each epoch anew."""
         normalise_batches(self.student, epoch < self.settings.freeze_batch_norm)
         observing = epoch < self.settings.freeze_observers
-        for module in activations(self.student).values():
+        for module in freezable(self.student):
             module.enable_observer(observing)
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
         """As the network will be used: running statistics, ranges that stand still, averaged weights."""
-        observing = [module.observing for module in activations(self.student).values()]
+        observing = [bool(module.observer_enabled[0]) for module in freezable(self.student)]
         held = None
         if self.average is not None:
             held = {name: value.detach().clone() for name, value in self.student.named_parameters()}
             self._take_average()
         normalise_batches(self.student, False)
-        for module in activations(self.student).values():
+        for module in freezable(self.student):
             module.enable_observer(False)
         try:
             yield
         finally:
-            for module, before in zip(activations(self.student).values(), observing, strict=True):
+            for module, before in zip(freezable(self.student), observing, strict=True):
                 module.enable_observer(before)
             if held is not None:
                 self._put(held)
