@@ -16,13 +16,17 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
 
 from octavo.errors import QuantizationError, SourceError
-from octavo.qat.batch_norm import fold, fuse, normalise_batches
+from octavo.qat.batch_norm import fold, folded_weight, fuse, normalise_batches
 from octavo.qat.bias_correction import correct_biases
 from octavo.qat.capture import capture
 from octavo.qat.convert import as_onnx, converted
+from octavo.qat.culprits import keep_culprits_float
 from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
-from octavo.qat.quantizer import OrtQuantizer
+from octavo.qat.losses import relative_error
+from octavo.qat.ptq import take_roundings
+from octavo.qat.quantizer import LAYERS, OrtQuantizer
 from octavo.qat.start import activations, as_float, observe, start_ranges
+from octavo.quantization.int8.solution import RoundedLayer
 from octavo.quantization.qdq_decisions import qdq_decisions
 from octavo.runtime.kernels import optimized_nodes
 
@@ -329,3 +333,75 @@ def test_biases_take_back_the_mean_shift_of_rounded_weights():
     before = shift()
     assert correct_biases(graph, [batch]) == 1
     assert shift() < before / 20
+
+
+def test_roundings_of_ptq_are_what_fake_quantization_gives():
+    """Codes that no rounding to nearest would choose, on scales that leave codes unused."""
+    module = own_network()
+    graph = prepared(module)
+    folded = {node.name: folded_weight(graph, node) for node in graph.graph.nodes if node.target in LAYERS}
+    generator = np.random.default_rng(0)
+    layers = []
+    for weight in folded.values():
+        weight = weight.numpy()
+        over = tuple(range(1, weight.ndim))
+        scale = np.maximum(np.abs(weight).max(over), 1e-6).astype(np.float32) / 100
+        codes = np.rint(weight / scale.reshape(-1, *[1] * len(over))) + generator.integers(-1, 2, weight.shape)
+        rounded = (codes * scale.reshape(-1, *[1] * len(over))).astype(np.float32)
+        layers.append(RoundedLayer(weight, rounded, scale, 0, generator.standard_normal(len(weight)) * 0.1))
+    before = copy.deepcopy(graph)
+    assert take_roundings(graph, layers[::-1]) == set(folded)
+    image = images(4)
+    for (name, _), layer in zip(folded.items(), layers, strict=True):
+        node = next(node for node in graph.graph.nodes if node.name == name)
+        fake = graph.get_submodule(node.args[1].target)
+        got = fake(folded_weight(graph, node)).detach().numpy()
+        np.testing.assert_allclose(got, layer.rounded, rtol=2e-5, atol=1e-7)
+    # One bias moved by one: so does that channel, before anything is rounded.
+    alone = copy.deepcopy(before)
+    first = RoundedLayer(layers[0].weight, layers[0].weight, layers[0].scale, 0, np.eye(1, len(layers[0].weight))[0] * 0.5)
+    take_roundings(alone, [first])
+    with torch.no_grad(), as_float(alone), as_float(before):
+        assert not torch.allclose(alone(image), before(image))
+    assert (
+        take_roundings(copy.deepcopy(before), [RoundedLayer(first.weight + 1, first.rounded, first.scale, 0, first.bias_shift)])
+        == set()
+    )
+
+
+def test_a_tensor_that_one_scale_cannot_serve_stays_float_and_no_other():
+    class Joined(nn.Module):
+        """Features of some hundredths beside an image in 0..255; what reads them scales both alike."""
+
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Conv2d(3, 8, 3, 1, 1)
+            self.norm = nn.BatchNorm2d(11)
+            self.head = nn.Conv2d(11, 4, 1)
+            nn.init.normal_(self.body.weight, 0, 1e-5)
+            self.norm.running_var[:8] = 1e-5
+            self.norm.running_var[8:] = 5e3
+
+        def forward(self, image):
+            return self.head(self.norm(torch.cat([self.body(image), image], 1)))
+
+    torch.manual_seed(0)
+    module = Joined().eval()
+    batch = images(4) * 60
+    captured = capture(module, batch)
+    fuse(captured)
+    graph = prepare_qat_pt2e(captured, OrtQuantizer())
+    observe(graph, [batch])
+    for fake in activations(graph).values():
+        fake.enable_observer(False)
+    count = len(activations(graph))
+
+    def named(run):
+        return lambda inputs: {"output": run(inputs)}
+
+    assert keep_culprits_float(graph, named(module), named(graph), batch) == ["cat"]
+    assert len(activations(graph)) == count - 1
+    with torch.no_grad():
+        noise = float(relative_error(named(graph)(batch), named(module)(batch)))
+    assert -10 * np.log10(noise) > 15
+    assert keep_culprits_float(graph, named(module), named(graph), batch) == []

@@ -16,7 +16,7 @@ from torch import fx
 
 from octavo.qat.capture import aten, replaced
 
-__all__ = ["add_to_bias", "fold", "fuse", "norm_of", "normalise_batches"]
+__all__ = ["add_to_bias", "fold", "folded_weight", "fuse", "norm_of", "normalise_batches", "set_folded_weight"]
 
 # node.meta keys: of a layer's convolution; and with the layer's name, of its batch norm where that is there by itself, and of the
 # nodes that make s and w s. Copies of a graph have copies of them.
@@ -134,6 +134,34 @@ def fold(captured: fx.GraphModule) -> None:
     graph.eliminate_dead_code()
     graph.lint()
     captured.recompile()
+
+
+def folded_weight(captured: fx.GraphModule, layer: fx.Node) -> torch.Tensor | None:
+    """A layer's weight with batch norm's factor in it, output channels first; None where no parameter is read."""
+    if _LAYER in layer.meta:
+        return (_tensor(captured, layer.meta[_LAYER].weight) * _along(captured, layer.meta[_LAYER])).detach()
+    source = layer.args[1].args[0] if layer.args[1].op == "call_module" else layer.args[1]
+    return _tensor(captured, source.target).detach() if source.op == "get_attr" else None
+
+
+@torch.no_grad()
+def set_folded_weight(captured: fx.GraphModule, layer: fx.Node, value: torch.Tensor) -> None:
+    """Let `folded_weight` be this value; channels that batch norm kills stay as they are."""
+    if _LAYER in layer.meta:
+        along = _along(captured, layer.meta[_LAYER])
+        parameter = _tensor(captured, layer.meta[_LAYER].weight)
+        parameter.copy_(torch.where(along.abs() > _DEAD, value / torch.where(along == 0, 1, along), parameter))
+        return
+    source = layer.args[1].args[0] if layer.args[1].op == "call_module" else layer.args[1]
+    _tensor(captured, source.target).copy_(value)
+
+
+def _along(captured: fx.GraphModule, layer: _Layer) -> torch.Tensor:
+    """S as a factor of the weight."""
+    scale = torch.rsqrt(_tensor(captured, layer.variance) + layer.eps)
+    if layer.gamma is not None:
+        scale = scale * _tensor(captured, layer.gamma)
+    return scale.detach().view(-1, *([1] * (layer.rank - 1)))
 
 
 @torch.no_grad()

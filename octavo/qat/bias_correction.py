@@ -6,7 +6,7 @@ it: most of what weight rounding costs is such a shift, and gradients of small l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import fx
@@ -20,12 +20,13 @@ __all__ = ["correct_biases"]
 
 
 @torch.no_grad()
-def correct_biases(prepared: fx.GraphModule, batches: Iterable[torch.Tensor]) -> int:
+def correct_biases(prepared: fx.GraphModule, batches: Iterable[torch.Tensor], done: Collection[str] = ()) -> int:
     """Correct the biases of all quantized layers that have one, or a batch norm.
 
     Args:
         prepared: the graph to train, batch norms by their running statistics.
         batches: images.
+        done: names of layers whose biases are corrected already.
 
     Returns:
         How many layers were corrected.
@@ -34,7 +35,7 @@ def correct_biases(prepared: fx.GraphModule, batches: Iterable[torch.Tensor]) ->
     with as_float(prepared):
         for batch in batches:
             seen.run(batch)
-    return sum(add_to_bias(prepared, node, total / count) for node, (total, count) in seen.sums.items())
+    return sum(add_to_bias(prepared, node, total / count) for node, (total, count) in seen.sums.items() if node.name not in done)
 
 
 class _Shifts(fx.Interpreter):

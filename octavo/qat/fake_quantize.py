@@ -138,6 +138,8 @@ class WeightFakeQuantize(_Switched):
         super().__init__()
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
         self.ch_axis, self.is_dynamic = ch_axis, False
+        # A scale that PTQ chose: it stays until the weights outgrow it. Zero: none.
+        self.register_buffer("given", torch.zeros(1))
         # Of the weight that flowed by last; it follows from the weight, so no checkpoint holds it.
         self.register_buffer("scale", torch.ones(1), persistent=False)
 
@@ -157,7 +159,12 @@ class WeightFakeQuantize(_Switched):
             largest = values.abs().amax().reshape(1)
         else:
             largest = values.abs().amax(dim=tuple(axis for axis in range(values.ndim) if axis != self.ch_axis))
-        return (largest / self.quant_max).clamp(min=_SMALLEST).float()
+        return torch.maximum(largest / self.quant_max, self.given).clamp(min=_SMALLEST).float()
+
+    def give(self, scale: torch.Tensor) -> None:
+        """Round with scales that PTQ chose; one a channel, or one in all."""
+        # A hair less than the largest weight must not make it the weight's own scale, which differs in the last bit.
+        self.given = (scale * (1 + 1e-6)).float()
 
     def calculate_qparams(self, **_: object) -> tuple[torch.Tensor, torch.Tensor]:
         """(scale, zero point): float32 and int32, one element, or one a channel; of the weight that flowed by last."""

@@ -22,6 +22,8 @@ from octavo.images.training import Batches, MaskOf
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params.grammar import ModelSpec, Segmentation
 from octavo.qat.run import Sets, Start
+from octavo.quantization.int8 import Images as PtqImages
+from octavo.quantization.int8.solution import all_int8
 from octavo.runtime.session import Session
 from octavo.runtime.tensors import read_tensors
 from octavo.tasks import model_classes
@@ -30,6 +32,8 @@ __all__ = ["Begun", "begun"]
 
 # Fewer training images than this are no training set: one in four is held out.
 _LEAST = 4
+# Calibration images that PTQ's roundings are fitted to, as in stage `quantize_int8`.
+_CALIBRATION = 32
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,16 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     refuse_overlap([(item.name, item.sha256) for item in judged], mine, "validation", "training")
     held = {item.sha256 for item in pick(items, min(spec.qat.held_out, len(items) // 4), spec.qat.seed)}
     calibration = chosen_images(spec, used, where).items
-    recipe = spec.int8.model_copy(update={"symmetric": spec.qat.symmetric})
-    ranges = chosen_ranges(statistics, recipe)
+    recipe = spec.int8.model_copy(update={"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel})
     model = load(folder / MODEL)
+    counted, held_out = (
+        [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
+        for files in (statistics.origin["files"][:_CALIBRATION], statistics.origin["held_out"])
+    )
+    solution = all_int8(model, statistics, recipe, PtqImages(counted, held_out))
+    # PTQ's own graph has tensors that FP32's has not.
+    known = {value.name for value in model.graph.inputs} | {value.name for node in model.graph for value in node.outputs}
+    ranges = {name: value for name, value in (chosen_ranges(statistics, recipe) | solution.ranges).items() if name in known}
 
     def tensors(image: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
         for _, found in read_tensors(model, list(ranges), lambda: [("the first training image", {image_input: image})]):
@@ -101,7 +112,7 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
         calibration,
         _heads(spec, classes),
     )
-    return Begun(sets, Start(tensors, ranges), _key(spec, manifest, items, ranges), spec, image_input)
+    return Begun(sets, Start(tensors, ranges, solution.layers), _key(spec, manifest, items, ranges), spec, image_input)
 
 
 def _heads(spec: ModelSpec, classes: Classes) -> dict[str, MaskOf]:

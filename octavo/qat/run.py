@@ -28,10 +28,12 @@ from octavo.qat.convert import as_onnx, converted
 from octavo.qat.culprits import keep_culprits_float
 from octavo.qat.judge import Judge, Verdict
 from octavo.qat.processes import Processes
+from octavo.qat.ptq import take_roundings
 from octavo.qat.quantizer import OrtQuantizer
 from octavo.qat.recalibrate import recalibrated
 from octavo.qat.start import activations, observe, start_ranges
 from octavo.qat.training import Training
+from octavo.quantization.int8.solution import RoundedLayer
 from octavo.sources.torch_export import HEIGHT, WIDTH, named_outputs
 
 __all__ = ["Sets", "Start", "Trained", "train"]
@@ -64,10 +66,12 @@ class Start:
     Attributes:
         tensors: (an image [1, ...]) to the FP32 ONNX graph's tensors on it, by name.
         ranges: the ranges chosen for them: (low, high) by name.
+        layers: weights as PTQ rounds them.
     """
 
     tensors: Callable[[np.ndarray], Iterable[tuple[str, np.ndarray]]]
     ranges: Mapping[str, tuple[float, float]]
+    layers: Sequence[RoundedLayer] = ()
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,8 @@ def train(
         fake.enable_observer(False)
     few = next(iter(_some(looks, _FEW))).to(place.device)
     culprits = keep_culprits_float(prepared, lambda images: named(teacher(images)), lambda images: named(prepared(images)), few)
-    corrected = correct_biases(prepared, (images.to(place.device) for images in _some(looks, _SEEN)))
+    taken = take_roundings(prepared, start.layers)
+    corrected = correct_biases(prepared, (images.to(place.device) for images in _some(looks, _SEEN)), taken)
 
     judge = Judge(
         sets.held_out,
@@ -227,6 +232,7 @@ def train(
         "processes": place.count,
         "device": str(place.device.type),
         "batch_norms_folded": layers,
+        "roundings_from_ptq": len(taken),
         "corrected_biases": corrected,
         "too_sensitive": culprits,
         "ranges_from_calibration": counts[0],

@@ -129,6 +129,8 @@ class _Seen(fx.Interpreter):
 def _print_of(value: np.ndarray) -> np.ndarray:
     """Seven figures that two different tensors do not share, in units of the spread."""
     flat = value.astype(np.float64).ravel()
-    spread = max(float(np.sqrt((flat**2).mean())), 1e-12)
-    waves = [np.cos(np.arange(flat.size) * step) @ flat / flat.size**0.5 for step in (0.7, 0.11, 0.013)]
-    return np.array([flat.mean(), flat.std(), flat.min(), flat.max(), *waves]) / spread
+    # What is not a number is like nothing else; training will say so.
+    with np.errstate(invalid="ignore"):
+        spread = max(float(np.sqrt((flat**2).mean())), 1e-12)
+        waves = [np.cos(np.arange(flat.size) * step) @ flat / flat.size**0.5 for step in (0.7, 0.11, 0.013)]
+        return np.array([flat.mean(), flat.std(), flat.min(), flat.max(), *waves]) / spread

@@ -1,0 +1,96 @@
+"""What PTQ finds with everything INT8, as numbers that do not belong to a file: where quantization-aware training starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.calibration.statistics import Statistics
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.choice import chosen_way, db_of
+from octavo.quantization.int8.draft import Draft, prepared
+from octavo.quantization.int8.fidelity import fidelity_of
+from octavo.quantization.int8.judge import Judge, heads_of
+from octavo.quantization.int8.static import Images
+from octavo.quantization.int8.units import is_map, units_of
+from octavo.quantization.int8.ways import Way
+from octavo.quantization.int8.weights import bias_of, weights_of
+
+__all__ = ["RoundedLayer", "Solution", "all_int8"]
+
+
+@dataclass(frozen=True)
+class RoundedLayer:
+    """A layer's weights as PTQ rounds them.
+
+    Attributes:
+        weight: FP32's, of the ONNX graph.
+        rounded: what its codes stand for, of the same shape; all are whole multiples of `scale`.
+        scale: float32, one for each output channel, or one in all.
+        axis: the output channel axis.
+        bias_shift: what the corrected bias has more than FP32's, one for each output channel.
+    """
+
+    weight: np.ndarray
+    rounded: np.ndarray
+    scale: np.ndarray
+    axis: int
+    bias_shift: np.ndarray
+
+
+@dataclass(frozen=True)
+class Solution:
+    """All of them.
+
+    Attributes:
+        layers: of each weighted layer that can be INT8.
+        ranges: tensor name to (low, high) that uint8 codes span.
+        label: the way that measured best.
+        db: SQNR at the heads on held-out images, everything INT8.
+    """
+
+    layers: list[RoundedLayer] = field(default_factory=list)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    label: str = ""
+    db: float = 0.0
+
+
+def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images) -> Solution:
+    """Choose ranges and roundings as `quantize_static` does, with no layer given back to float, and no channel equalized.
+
+    Args:
+        model: FP32, as for `quantize_static`.
+        statistics: of the calibration images.
+        recipe: the `int8:` block; for the CPU's kernels, whatever target it names.
+        images: to choose by.
+
+    Raises:
+        QuantizationError: nothing can be quantized.
+    """
+    recipe = recipe.model_copy(update={"target": "cpu", "format": "qdq", "keep_float": (), "float_heads": False, "bits16": ()})
+    ready = prepared(model, 0)
+    heads = heads_of(units_of(ready))
+    judge = Judge(ready, [value.name for value in heads], images.held_out) if images.held_out else None
+
+    def make(way: Way) -> Draft:
+        # Equalized channels would be those of another network.
+        return Draft(ready, statistics, way.recipe, (), images.calibration, equalized=False, by_channel=False)
+
+    bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(heads, recipe.effort)
+    chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound)
+    layers = []
+    for unit in chosen.plan.int8:
+        codes = chosen.plan.codes.get(unit.main.name)
+        if codes is None:
+            continue
+        before = bias_of(unit.main)
+        shift = np.zeros(codes.codes.shape[codes.axis]) if codes.bias is None else codes.bias - (0 if before is None else before)
+        layers.append(RoundedLayer(weights_of(unit.main), codes.restored, codes.scale, codes.axis, np.asarray(shift)))
+    ranges = {
+        name: tuple(float((end - float(chosen.zero_point)) * float(chosen.scale)) for end in (0, 255))
+        for name, chosen in chosen.plan.scales.items()
+        if not chosen.by_channel
+    }
+    return Solution(layers, ranges, chosen.label, db_of(chosen.noise))
