@@ -11,20 +11,20 @@ from typing import Any
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
-from octavo.deploy.manifest import model_bytes, read_manifest
+from octavo.deploy.manifest import model_bytes, own_manifest, read_manifest
 from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates, kernel_gates
-from octavo.evidence.layers import layer_noise
+from octavo.evidence.layers import layer_noise, write_noise
 from octavo.evidence.pictures import write_pictures
 from octavo.evidence.resolutions import at_resolutions
 from octavo.evidence.validation import Validation
-from octavo.files import read_json, write_csv, write_json
+from octavo.files import write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images
 from octavo.images.purpose import open_images, refuse_calibrated
-from octavo.layout import SENSITIVITY, calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
+from octavo.layout import calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
@@ -58,7 +58,8 @@ def main() -> None:
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
     sizes = {variant: model_bytes(path.parent) for variant, path in paths.items()}
     judged, notes = cost_gates(spec.validation.gates, sizes, sessions, {name: next(iter(Images(items, spec.input, "skip")))[1]})
-    record |= judged | kernel_gates(spec.validation.gates, {variant: read_manifest(path.parent) for variant, path in paths.items()})
+    manifests = {variant: own_manifest(path.parent) for variant, path in paths.items()}
+    record |= judged | kernel_gates(spec.validation.gates, manifests)
     record |= skipped_variants(chosen.model)
     record |= torch_baseline(variant_dir(chosen.model, "fp32"), sessions["fp32"], name, spec, selecting=selecting)
 
@@ -68,7 +69,7 @@ def main() -> None:
 
     layers = layer_noise(custom.whole(original), custom.whole(load(paths["int8"])), samples) if "int8" in paths else []
     folder = metrics_dir(chosen.model)
-    _write_noise(chosen.model, layers)
+    write_noise(chosen.model, layers)
     write_pictures(folder / "pictures", validation, spec.validation.pictures)
     write_csv(folder / "images.csv", validation.rows())
     write_json(folder / "accuracy.json", record)
@@ -80,14 +81,6 @@ def main() -> None:
         say(f"skipped: {skipped}")
     _say_how(record)
     say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
-
-
-def _write_noise(model: str, layers: list[Any]) -> None:
-    """The curves of INT8's noise, layer by layer and rounding by rounding."""
-    folder, sensitivity = metrics_dir(model), variant_dir(model, "int8") / SENSITIVITY
-    write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
-    alone = read_json(sensitivity) if sensitivity.is_file() else []
-    write_csv(folder / "sensitivity.csv", alone, ["index", "layer", "rounds", "sqnr_db"])
 
 
 def _say_how(record: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
 from octavo.errors import QuantizationError, SourceError
 from octavo.qat.batch_norm import fold, folded_weight, fuse, normalise_batches
 from octavo.qat.bias_correction import correct_biases
-from octavo.qat.capture import capture
+from octavo.qat.capture import capture, moved
 from octavo.qat.convert import as_onnx, converted
 from octavo.qat.culprits import keep_culprits_float
 from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
@@ -405,3 +405,17 @@ def test_a_tensor_that_one_scale_cannot_serve_stays_float_and_no_other():
         noise = float(relative_error(named(graph)(batch), named(module)(batch)))
     assert -10 * np.log10(noise) > 15
     assert keep_culprits_float(graph, named(module), named(graph), batch) == []
+
+
+def test_a_graph_that_makes_tensors_moves_with_them():
+    class Grid(nn.Module):
+        def forward(self, image):
+            return image + torch.arange(image.shape[3], device=image.device)
+
+    captured = capture(Grid(), images())
+    made = [node for node in captured.graph.nodes if "device" in node.kwargs]
+    assert made
+    moved(captured, torch.device("meta"))
+    assert captured(images().to("meta")).device.type == "meta"
+    moved(captured, torch.device("cpu"))
+    assert torch.equal(captured(images()), Grid()(images()))

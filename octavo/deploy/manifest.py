@@ -18,7 +18,7 @@ from octavo.params.grammar import Block, ModelSpec
 from octavo.runtime.host import fingerprint, versions
 from octavo.runtime.session import Session, session_config
 
-__all__ = ["block_hash", "model_bytes", "read_manifest", "write_manifest"]
+__all__ = ["block_hash", "model_bytes", "own_manifest", "read_manifest", "write_manifest"]
 
 
 def block_hash(block: Block) -> str:
@@ -101,6 +101,14 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if digest != manifest["sha256"]:
         raise SourceError(f"{folder / MODEL} is not the file that its manifest describes", "run `dvc checkout`, or `dvc repro`")
     return manifest
+
+
+def own_manifest(folder: str | Path) -> dict[str, Any] | None:
+    """The manifest of a variant's folder, or None where there is none for this very file: what it tells would be of another."""
+    try:
+        return read_manifest(folder)
+    except SourceError:
+        return None
 
 
 def _shape(value: ir.Value) -> list[int | str | None] | None:

@@ -80,12 +80,12 @@ def cost_gates(
     return record, notes
 
 
-def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
     """Judge what was found out about files when they were made.
 
     Args:
         gates: `validate.gates`.
-        manifests: of the variants, by name.
+        manifests: of the variants, by name; None where a file has none.
 
     Returns:
         `<variant>.gate.integer_layers` of INT8 variants: whether every quantized layer runs in an integer kernel; and
@@ -93,7 +93,7 @@ def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any]]) -> di
     """
     record: dict[str, str] = {}
     for variant, manifest in manifests.items():
-        made = manifest["made"]
+        made = manifest["made"] if manifest is not None else {}
         if variant not in gates.variants or "executed" not in made:
             continue
         ran = made["executed"]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from octavo.files import read_json, write_csv
+from octavo.layout import SENSITIVITY, metrics_dir, variant_dir
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.tensors import read_tensors
 
-__all__ = ["LayerNoise", "layer_noise"]
+__all__ = ["LayerNoise", "layer_noise", "write_noise"]
 
 # Tensors read from both graphs at a time.
 _TOGETHER = 16
@@ -86,3 +88,16 @@ def _dequantized(model: ir.Model) -> dict[str, str]:
         for value in model.graph.outputs:
             pairs.setdefault(value.name, value.name)
     return pairs
+
+
+def write_noise(model: str, layers: Sequence[LayerNoise]) -> None:
+    """Write metrics/<model>/layers.csv, and sensitivity.csv: INT8's noise rounding by rounding, as `quantize_int8` measured it.
+
+    Args:
+        model: its name.
+        layers: as `layer_noise` gives them.
+    """
+    folder, sensitivity = metrics_dir(model), variant_dir(model, "int8") / SENSITIVITY
+    write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
+    alone = read_json(sensitivity) if sensitivity.is_file() else []
+    write_csv(folder / "sensitivity.csv", alone, ["index", "layer", "rounds", "sqnr_db"])

@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from octavo.errors import SourceError
 
-__all__ = ["capture", "channels_last", "replaced"]
+__all__ = ["capture", "channels_last", "moved", "replaced"]
 
 aten = torch.ops.aten
 Module = TypeVar("Module", bound=nn.Module)
@@ -77,6 +77,15 @@ def capture(module: nn.Module, example: torch.Tensor, *, dynamic_size: bool = Fa
     captured.graph.eliminate_dead_code()
     captured.recompile()
     return captured
+
+
+def moved(captured: fx.GraphModule, device: torch.device) -> fx.GraphModule:
+    """Move a graph to a device, in place: its tensors, and what its nodes make, whose device was noted when it was captured."""
+    for node in captured.graph.nodes:
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": device}
+    captured.recompile()
+    return captured.to(device)
 
 
 def channels_last(module: Module) -> Module:

@@ -18,6 +18,7 @@ from octavo.graph.passes.kernel_forms import write_kernel_forms
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.qat.batch_norm import fold
+from octavo.qat.capture import moved
 from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
 from octavo.qat.quantizer import LAYERS
 from octavo.sources.torch_export import export
@@ -36,7 +37,7 @@ def converted(prepared: fx.GraphModule, example: torch.Tensor) -> fx.GraphModule
     Returns:
         A graph that computes what the file will.
     """
-    model = copy.deepcopy(prepared).cpu()
+    model = moved(copy.deepcopy(prepared), torch.device("cpu"))
     fold(model)
     model(example.cpu())  # folded weights have scales of their own now
     _round_biases(model)

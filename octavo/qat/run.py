@@ -22,7 +22,7 @@ from octavo.images.training import Batches, MaskOf
 from octavo.params.grammar import ModelSpec, Qat, Segmentation
 from octavo.qat.batch_norm import fold, fuse
 from octavo.qat.bias_correction import correct_biases
-from octavo.qat.capture import capture, channels_last
+from octavo.qat.capture import capture, channels_last, moved
 from octavo.qat.checkpoint import LAST, Checkpoint
 from octavo.qat.convert import as_onnx, converted
 from octavo.qat.culprits import keep_culprits_float
@@ -162,7 +162,7 @@ def train(
     if not isinstance(quantizer, OrtQuantizer):
         notes.append("quantizer xnnpack: signed activations; on x86 ONNX Runtime runs about half of the convolutions in float")
         fold(captured)  # its patterns know no other batch norm than a folded one
-    prepared = channels_last(prepare_qat_pt2e(captured, quantizer).to(place.device))
+    prepared = channels_last(moved(prepare_qat_pt2e(captured, quantizer), place.device))
 
     def named(returned: object) -> dict[str, torch.Tensor]:
         return dict(zip(names, named_outputs(returned).values(), strict=True))
