@@ -142,7 +142,17 @@ def mobilenet(chosen: argparse.Namespace) -> dict[str, Any]:
             "validation": {**of, "split": {"start": stop, "stop": 1.0}},
         },
         "calibrate": {"samples": 50},
-        "qat": {"enabled": True, "distillation": 1.0, "batch": 16, "epochs": 3, "freeze_batch_norm": 0, **chosen.qat},
+        "qat": {
+            "enabled": True,
+            "distillation": 1.0,
+            "batch": 16,
+            "epochs": 2,
+            "learning_rate": 5e-6,
+            "ema": 0.95,
+            "held_out": 40,
+            "freeze_batch_norm": 0,
+            **chosen.qat,
+        },
     }
 
 

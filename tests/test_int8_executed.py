@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from octavo.calibration.collector import collect
 from octavo.errors import CalibrationError, QuantizationError
+from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.params.grammar import Int8
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import Executed, executed
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
 from octavo.quantization.int8.result import Int8Result
-from octavo.quantization.int8.writer import _Writer
 from octavo.runtime.kernels import KINDS, optimized_nodes
 
 GENERATOR = np.random.default_rng(5)
@@ -93,7 +93,7 @@ def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypa
     model = three_convs()
     good = quantized(model, keep_float=("middle",))
     assert accept(as_bytes(model), as_bytes(good.model), samples(), name="good").warnings == []
-    monkeypatch.setattr(_Writer, "_protect", lambda self, last: None)
+    monkeypatch.setattr(ProtectFloatPass, "_rewrite", lambda self, model, node: False)
     bad = quantized(model, keep_float=("middle",))
     found = explained(model, bad)
     assert found.unexpected == [{"node": "middle", "op_type": "Conv", "decided": "float", "runs": "int8", "kernel": "QLinearConv"}]

@@ -108,7 +108,8 @@ def make_repository(folder: Path) -> Path:
 def repository(tmp_path_factory) -> Path:
     folder = make_repository(tmp_path_factory.mktemp("dvc") / "with space")
     assert ran(sh(folder, "dvc", "repro")) == {
-        f"{stage}@small" for stage in ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark", "report")
+        f"{stage}@small"
+        for stage in ("export", "calibrate", "quantize_fp16", "quantize_int8", "qat", "validate", "benchmark", "report")
     }
     sh(folder, "git", "add", "-A")
     sh(folder, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "first run")
@@ -152,7 +153,13 @@ class TestPipeline:
 
     def test_a_new_int8_method_touches_neither_export_nor_the_images(self, repository):
         change(repository, "int8", method="percentile", percentile=99.0)
-        assert ran(sh(repository, "dvc", "repro")) == {"quantize_int8@small", "validate@small", "benchmark@small", "report@small"}
+        assert ran(sh(repository, "dvc", "repro")) == {
+            "qat@small",
+            "quantize_int8@small",
+            "validate@small",
+            "benchmark@small",
+            "report@small",
+        }
         difference = sh(repository, "dvc", "metrics", "diff", "--md")
         assert "| metrics/small/accuracy.json | int8.sqnr_db |" in " ".join(difference.split())
         assert "int8.percentile" in sh(repository, "dvc", "params", "diff")
@@ -163,10 +170,10 @@ class TestPipeline:
 
     def test_gates_and_timing_settings_touch_no_model(self, repository):
         change(repository, "validate", gates={"similarity": 1.0})
-        assert ran(sh(repository, "dvc", "repro")) == {"validate@small", "report@small"}
+        assert ran(sh(repository, "dvc", "repro")) == {"qat@small", "validate@small", "report@small"}
         change(repository, "benchmark", rounds=6)
         # `validate` reads `benchmark.resolutions`.
-        assert ran(sh(repository, "dvc", "repro")) == {"validate@small", "benchmark@small", "report@small"}
+        assert ran(sh(repository, "dvc", "repro")) == {"qat@small", "validate@small", "benchmark@small", "report@small"}
         sh(repository, "git", "checkout", "-q", ".")
         sh(repository, "dvc", "repro")
 
