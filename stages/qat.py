@@ -62,15 +62,15 @@ def _train(name: str, spec: ModelSpec, place: Any, *, anew: bool) -> None:
         return
     try:
         module = trainable(spec.source, reference / MODEL, manifest["image_input"], found.two())
+        with advancing(f"training {name}") as progress, tempfile.TemporaryDirectory(prefix="octavo-") as scratch:
+            settings = {"folder": checkpoint_dir(name), "scratch": Path(scratch), "key": found.key, "manifest": manifest}
+            trained = train(module, spec, found.sets, found.start, place=place, progress=progress, **settings)
     except SourceError as error:
         if spec.source.kind != "onnx":
             raise
         if place.main:
             skip(name, f"the graph cannot be trained in torch: {error.problem}", asked=True)
         return
-    with advancing(f"training {name}") as progress, tempfile.TemporaryDirectory(prefix="octavo-") as scratch:
-        settings = {"folder": checkpoint_dir(name), "scratch": Path(scratch), "key": found.key, "manifest": manifest}
-        trained = train(module, spec, found.sets, found.start, place=place, progress=progress, **settings)
     if trained is None:
         return  # another process writes
     with replace_dir(folder) as temporary:

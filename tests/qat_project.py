@@ -12,7 +12,7 @@ import torch
 import yaml
 from conftest import ROOT, write_images
 from PIL import Image
-from small_module import small
+from small_module import small, with_statistics
 from torch import nn
 
 __all__ = ["NETWORK", "change", "classifier_project", "main_of", "segmenter_project"]
@@ -23,13 +23,7 @@ NETWORK = Path(__file__).with_name("small_module.py")
 
 def _weights(path: Path, **settings: object) -> nn.Module:
     torch.manual_seed(0)
-    module = small(**settings)
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            nn.init.uniform_(part.weight, 0.5, 1.5)
-            nn.init.normal_(part.bias, 0, 0.2)
-            nn.init.normal_(part.running_mean, 0, 0.1)
-            nn.init.uniform_(part.running_var, 0.5, 2)
+    module = with_statistics(small(**settings))
     torch.save(module.state_dict(), path)
     return module
 

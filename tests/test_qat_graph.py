@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from small_module import small
+from small_module import small, with_statistics
 from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
 
@@ -33,13 +33,7 @@ from octavo.runtime.kernels import optimized_nodes
 
 def own_network(**settings) -> nn.Module:
     torch.manual_seed(1)
-    module = small(**settings)
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            nn.init.uniform_(part.weight, 0.5, 1.5)
-            nn.init.uniform_(part.running_var, 0.5, 2)
-            nn.init.normal_(part.running_mean, 0, 0.3)
-    return module.eval()
+    return with_statistics(small(**settings)).eval()
 
 
 def images(count=2, size=32, seed=0) -> torch.Tensor:

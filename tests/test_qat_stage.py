@@ -257,7 +257,7 @@ def test_training_images_are_nobody_elses(project):
         main_of("qat")
 
 
-def test_training_needs_images_and_a_gpu_only_where_one_is_asked_for(project):
+def test_training_needs_images_and_a_gpu_only_where_one_is_asked_for(project, monkeypatch):
     data = load_model("params.yaml", "small").data.model_dump(mode="json", exclude_defaults=True)
     del data["train"]
     params = Path("params.yaml").read_text()
@@ -268,9 +268,9 @@ def test_training_needs_images_and_a_gpu_only_where_one_is_asked_for(project):
         main_of("qat")
     Path("params.yaml").write_text(params)
     change(project, qat={"device": "cuda"})
-    if not torch.cuda.is_available():
-        with pytest.raises(ParamsError, match="torch sees no GPU"):
-            main_of("qat")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ParamsError, match="torch sees no GPU"):
+        main_of("qat")
 
 
 def test_xnnpack_is_asked_for_where_executorch_is_not_installed(project, monkeypatch):
@@ -332,6 +332,31 @@ def test_a_graph_that_torch_cannot_train_is_listed_as_skipped(tmp_path, monkeypa
     assert "Hardmax" in told["reason"]
     assert "Hardmax" in read_json("metrics/small/accuracy.json")["qat.skipped"]
     assert "qat is skipped" in Path("metrics/small/report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("resize", "size", "reason"),
+    [
+        ({"mode": "cubic"}, 32, "'up' (Resize) has no counterpart in torch: `mode` cubic of other"),
+        ({"mode": "nearest", "nearest_mode": "ceil"}, "open", "nearest with half_pixel of an image whose size is open"),
+    ],
+)
+def test_a_resize_that_only_the_image_s_size_refuses_is_listed_as_skipped(tmp_path, monkeypatch, resize, size, reason):
+    model = small_network()
+    graph = model.graph
+    if size == "open":
+        for axis, name in ((2, "height"), (3, "width")):
+            graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    graph.initializer.append(onnx.helper.make_tensor("scales", onnx.TensorProto.FLOAT, [4], [1, 1, 1.3, 1.3]))
+    for node in graph.node[2:]:
+        for place, name in enumerate(node.input):
+            if name == "stem.relu":
+                node.input[place] = "larger"
+    graph.node.insert(2, onnx.helper.make_node("Resize", ["stem.relu", "", "scales"], ["larger"], "up", **resize))
+    monkeypatch.chdir(onnx_project(tmp_path, model))
+    for stage in ("export", "calibrate", "qat"):
+        main_of(stage)
+    assert reason in json.loads((FOLDER / "skipped.json").read_text())["reason"]
 
 
 @pytest.mark.slow

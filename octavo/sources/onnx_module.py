@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from octavo.errors import SourceError
+from octavo.sources.onnx_operators.node import Unsupported
 from octavo.sources.onnx_operators.sizes import as_tensor
 
 __all__ = ["OnnxModule", "Operand", "Operator", "Step", "refuse_fixed_batch"]
 
 # Rounding differs with the batch; more than this share of the largest output is another image's.
 TOLERANCE = 1e-3
+FROM_TORCH = "train from the torch module that the graph was exported from (`source: {kind: torch}`)"
 ONE_AT_A_TIME = (
     "train on one image a step, or export the graph with an open batch: by its exporter, or by `source.dynamic_batch: true` here"
 )
@@ -117,6 +119,9 @@ class OnnxModule(nn.Module):
 
         Yields:
             Each step, what it read and what it gave.
+
+        Raises:
+            SourceError: a node has no counterpart for images of this size.
         """
         device = values[self.image].device
         for step in self.steps:
@@ -124,6 +129,10 @@ class OnnxModule(nn.Module):
             run = step.run if step.module is None else getattr(self, step.module)
             try:
                 found = run(*operands, **({"device": device} if step.on_device else {}))
+            except Unsupported as error:
+                raise SourceError(
+                    f"node {step.node!r} ({step.op_type}) has no counterpart in torch: {error}", FROM_TORCH
+                ) from error
             except Exception as error:
                 error.add_note(f"at node {step.node!r} ({step.op_type}) of the ONNX graph")
                 raise

@@ -20,7 +20,7 @@ from octavo.errors import SourceError
 from octavo.graph.inspect import check_float
 from octavo.graph.passes.batch import DynamicBatchPass
 from octavo.graph.selection import selects
-from octavo.sources.onnx_module import OnnxModule, Operand, Operator, Step
+from octavo.sources.onnx_module import FROM_TORCH, OnnxModule, Operand, Operator, Step
 from octavo.sources.onnx_operators import OPERATORS, SIZE_INPUTS
 from octavo.sources.onnx_operators.node import TORCH_TYPES, Call, Node, Unsupported, Weights, constant_of, tensor_of
 from octavo.sources.onnx_operators.sizes import ON_SIZES, READS_SHAPE, sizes
@@ -29,7 +29,6 @@ __all__ = ["module_of_graph"]
 
 # From this opset on the operators are what `octavo.sources.onnx_operators` takes them for (Softmax, Squeeze, ReduceSum).
 LOWEST_OPSET = 13
-FROM_TORCH = "train from the torch module that the graph was exported from (`source: {kind: torch}`)"
 
 
 def module_of_graph(model: ir.Model, image_input: str) -> OnnxModule:

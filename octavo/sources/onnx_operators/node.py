@@ -29,7 +29,10 @@ TORCH_TYPES = {
 
 
 class Unsupported(Exception):  # noqa: N818
-    """Why a node has no counterpart. The converter gathers them from all nodes before it raises a SourceError."""
+    """Why a node has no counterpart. The converter gathers them from all nodes before it raises a SourceError.
+
+    What only the image's size tells is raised when the node runs, and becomes a SourceError there (`OnnxModule.walk`).
+    """
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _open(value: torch.Tensor, new: New, mode: str, where: str, rule: str) -> to
         "cubic": False,
     }
     if lengths is None or not alike[mode]:
-        raise NotImplementedError(f"a Resize ({mode}, {where}) of an image whose size is open")
+        raise Unsupported(f"`mode` {mode} with {where} of an image whose size is open")
     options = {} if mode == "nearest" else {"mode": LINEAR[value.dim()], "align_corners": False}
     if None not in lengths:
         return F.interpolate(value, size=lengths, **options)
@@ -161,9 +161,7 @@ def _linear(value: torch.Tensor, new: New, where: str, rule: str) -> torch.Tenso
 def _cubic(value: torch.Tensor, new: New, where: str, rule: str) -> torch.Tensor:  # noqa: ARG001
     lengths = _spatial(value, new)
     if lengths is None or value.dim() != 4 or not (where == "align_corners" or _whole(value, new)):
-        raise NotImplementedError(
-            "a cubic Resize of other than the two axes of an image, or to other than a whole number of pixels"
-        )
+        raise Unsupported("`mode` cubic of other than the two axes of an image, or to other than a whole number of pixels")
     return F.interpolate(value, size=lengths, mode="bicubic", align_corners=where == "align_corners")
 
 
