@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--bfloat16", action="store_true", help="as in train_segmenter.py")
     parser.add_argument("--qat", type=yaml.safe_load, default={}, metavar="YAML", help="settings of the qat block")
     chosen = parser.parse_args()
+    chosen.data = chosen.data.absolute()  # the stages run in the work folder
     chosen.work.mkdir(parents=True, exist_ok=True)
     if chosen.name == "camvid":
         weights = chosen.work / "camvid.pth"
@@ -145,12 +146,10 @@ def mobilenet(chosen: argparse.Namespace) -> dict[str, Any]:
         "qat": {
             "enabled": True,
             "distillation": 1.0,
-            "batch": 16,
-            "epochs": 3,
-            "learning_rate": 3e-6,
-            "ema": 0.97,
+            "batch": 8,
+            "epochs": 8,
+            "learning_rate": 2e-5,
             "held_out": 40,
-            "freeze_batch_norm": 0,
             **chosen.qat,
         },
     }

@@ -36,6 +36,7 @@ def _params(folder: Path, **changes: object) -> None:
         "fp16": {},
         "int8": {"method": "minmax", "fidelity": 5, "placement": "all"},
         "qat": {
+            "freeze_batch_norm": 1,
             "enabled": True,
             "epochs": 3,
             "batch": 8,

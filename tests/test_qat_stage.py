@@ -208,13 +208,23 @@ def test_without_labels_the_network_is_taught_by_fp32(segmenter, tmp_path, monke
     folder = entered(segmenter, tmp_path, monkeypatch)
     data = load_model("params.yaml", "small").data.model_dump(mode="json", exclude_defaults=True)
     data["train"] = {"format": "folder", "path": "images/train/images"}
-    change(folder, data=data, qat={"epochs": 4, "freeze_batch_norm": 0})
+    change(folder, data=data, qat={"epochs": 4, "freeze_batch_norm": "auto"})
+    monkeypatch.setattr("octavo.qat.training._STEPS", 1)  # however long an epoch is
     main_of("qat")
     found = record()["training"]
     assert found["labelled"] is False
+    assert found["freeze_batch_norm"] == 0
     assert found["distillation"] == 1
     assert "metric" not in found["after"]
     assert found["after"]["distance"] <= found["before"]["distance"]
+
+
+@pytest.mark.parametrize(("steps", "moving"), [(2, 1), (3, 0)])
+def test_batch_norms_follow_their_batches_where_labels_teach_and_an_epoch_is_long_enough(project, monkeypatch, steps, moving):
+    change(project, qat={"epochs": 1, "freeze_batch_norm": "auto"})
+    monkeypatch.setattr("octavo.qat.training._STEPS", steps)  # an epoch has two
+    main_of("qat")
+    assert record()["training"]["freeze_batch_norm"] == moving
 
 
 @pytest.mark.parametrize(

@@ -142,9 +142,10 @@ class Qat(Block):
     batch: Positive = 32
     # Parts that a batch is computed in where memory is short. auto: as many as keep a part's activations within half of the memory.
     accumulate: Positive | Literal["auto"] = "auto"
-    # Epochs after which ranges stand still, and batch norms use their running statistics.
+    # Epochs after which ranges stand still, and batch norms use their running statistics. auto: 1; but 0 where FP32's answers alone
+    # teach, for which its own statistics are the right ones, or an epoch has under 100 steps, too few to tell any.
     freeze_observers: Annotated[int, Field(ge=0)] = 2
-    freeze_batch_norm: Annotated[int, Field(ge=0)] = 1
+    freeze_batch_norm: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     # Decay of an exponential moving average of the weights, which is then what is judged and written; null: none.
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     # Random mirroring of training images, left and right.

@@ -21,7 +21,8 @@ from octavo.images.splits import pick
 from octavo.images.training import Batches, MaskOf
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params.grammar import ModelSpec, Segmentation
-from octavo.qat.run import Sets, Start
+from octavo.qat.prepare import Start
+from octavo.qat.run import Sets
 from octavo.quantization.int8 import Images as PtqImages
 from octavo.quantization.int8.solution import all_int8
 from octavo.runtime.session import Session

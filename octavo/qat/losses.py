@@ -22,9 +22,12 @@ def floats(outputs: Outputs) -> dict[str, torch.Tensor]:
 def distillation(task: str, student: Outputs, teacher: Outputs) -> torch.Tensor:
     """How far the student's outputs are from the teacher's, the mean over the outputs.
 
-    classification, segmentation: KL divergence of the class probabilities (Hinton 2015, https://arxiv.org/abs/1503.02531, at
-    temperature 1), a mean over positions; scores of one class: of its sigmoid. embedding: 1 - cosine. Others (boxes and scores of
-    detectors): the squared error over the teacher's variance, feature by feature, as SQNR is.
+    classification: the squared error of logits over the teacher's, each image's mean taken out, which softmax does not see either.
+    A sure answer's probabilities hardly say anything about the other classes; its logits do, and few images are enough (compared
+    at length by Kim et al. 2021, https://arxiv.org/abs/2105.08919; measured here: docs/qat.md). segmentation: KL divergence of the
+    class probabilities (Hinton 2015, https://arxiv.org/abs/1503.02531, at temperature 1), a mean over positions; of one class, in
+    both: of its sigmoid. embedding: 1 - cosine. Others (boxes and scores of detectors): the squared error over the teacher's
+    variance, feature by feature, as SQNR is.
 
     Args:
         task: its name.
@@ -42,6 +45,13 @@ def _divergence(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     if teacher.ndim < 2 or teacher.shape[1] == 1:
         return F.binary_cross_entropy_with_logits(student, teacher.sigmoid()) - _entropy(teacher)
     return F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True).sum(1).mean()
+
+
+def _logits(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    if teacher.ndim < 2 or teacher.shape[1] == 1:
+        return _divergence(student, teacher)
+    student, teacher = (value - value.mean(1, keepdim=True) for value in (student, teacher))
+    return (student - teacher).square().sum() / teacher.square().sum().clamp(min=1e-6)
 
 
 def _entropy(teacher: torch.Tensor) -> torch.Tensor:
@@ -69,7 +79,7 @@ def relative_error(student: Outputs, teacher: Outputs) -> torch.Tensor:
 
 
 _DISTANCES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "classification": _divergence,
+    "classification": _logits,
     "segmentation": _divergence,
     "embedding": _angle,
 }

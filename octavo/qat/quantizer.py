@@ -1,6 +1,7 @@
 """Where fake quantization goes: a PT2E Quantizer for ONNX Runtime's integer kernels on x86.
 
-1. Conv and Linear: uint8 input, int8 symmetric weight, uint8 output behind batch norm and ReLU, which fold into the layer.
+1. Conv and Linear: uint8 input, int8 symmetric weight, uint8 output behind batch norm and ReLU, which fold into the layer; float
+   output of a Linear that no layer is behind.
 2. Add, Mul, Cat, average pools, Sigmoid and LeakyReLU have kernels between uint8 tensors (QLinearAdd, ...), and get them where a
    layer lies behind: what only leads to the outputs is decoding (boxes, scores), where 8 bits are too few.
 3. MaxPool, nearest upsampling and moves (reshape, transpose, slice, split) pass codes on: one scale on both sides.
@@ -22,12 +23,12 @@ from octavo.qat.batch_norm import norm_of
 from octavo.qat.capture import aten
 from octavo.qat.fake_quantize import ActivationFakeQuantize, PerChannelWeightFakeQuantize, WeightFakeQuantize
 
-__all__ = ["LAYERS", "OrtQuantizer"]
+__all__ = ["FOLDED", "LAYERS", "OrtQuantizer"]
 
 # Operators with weights that have an integer kernel, to the name by which `keep_float` may call them.
 LAYERS = {aten.conv2d.default: "conv2d", aten.conv2d.padding: "conv2d", aten.linear.default: "linear"}
 # What a layer's Q takes in: its range begins at zero or lies inside the bounds.
-_FOLDED = (aten.relu.default, aten.relu6.default, aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default)
+FOLDED = (aten.relu.default, aten.relu6.default, aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default)
 _ADDS = (aten.add.Tensor, aten.mul.Tensor)
 _OWN_SCALE = (
     aten.adaptive_avg_pool2d.default,
@@ -88,7 +89,7 @@ class OrtQuantizer(Quantizer):
         before = _before(chosen)
         for node in model.graph.nodes:
             if node in chosen:
-                self._layer(node)
+                self._layer(node, last=node not in before)
             elif node in before:
                 self._other(node)
         self.quantized, self.kept = [self._name(node) for node in chosen], sorted(kept)
@@ -126,8 +127,13 @@ class OrtQuantizer(Quantizer):
             return QuantizationSpec(torch.int8, PerChannelWeightFakeQuantize, -127, 127, torch.per_channel_symmetric, 0)
         return QuantizationSpec(torch.int8, WeightFakeQuantize, -127, 127, torch.per_tensor_symmetric)
 
-    def _layer(self, node: fx.Node) -> None:
-        self._rounded(node, norm_of(node), {node.args[0]: self._activation(), node.args[1]: self._weight()})
+    def _layer(self, node: fx.Node, *, last: bool) -> None:
+        inputs = {node.args[0]: self._activation(), node.args[1]: self._weight()}
+        if last and node.target is aten.linear.default:
+            # An integer Gemm or MatMul has a float output where no Q is behind it, and no layer needs codes of this one.
+            node.meta[_KEY] = QuantizationAnnotation(inputs, _annotated=True)
+        else:
+            self._rounded(node, norm_of(node), inputs)
 
     def _other(self, node: fx.Node) -> None:
         if node.target in _ADDS:
@@ -179,7 +185,7 @@ class OrtQuantizer(Quantizer):
 
 def _behind_relu(node: fx.Node) -> fx.Node:
     readers = list(node.users)
-    return readers[0] if len(readers) == 1 and readers[0].target in _FOLDED else node
+    return readers[0] if len(readers) == 1 and readers[0].target in FOLDED else node
 
 
 def _before(layers: Iterable[fx.Node]) -> set[fx.Node]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,34 +11,22 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from torch import nn
-from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
-from torchao.quantization.pt2e.quantizer import Quantizer
 
-from octavo.errors import ParamsError
 from octavo.graph.passes.batch import BATCH
 from octavo.images.dataset import Item
 from octavo.images.training import Batches, MaskOf
-from octavo.params.grammar import ModelSpec, Qat, Segmentation
-from octavo.qat.batch_norm import fold, fuse
-from octavo.qat.bias_correction import correct_biases
-from octavo.qat.capture import capture, channels_last, moved
+from octavo.params.grammar import ModelSpec, Segmentation
 from octavo.qat.checkpoint import LAST, Checkpoint
 from octavo.qat.convert import as_onnx, converted
-from octavo.qat.culprits import keep_culprits_float
+from octavo.qat.integers import IntegerKernels
 from octavo.qat.judge import Judge, Verdict
+from octavo.qat.prepare import Start, prepare, some
 from octavo.qat.processes import Processes
-from octavo.qat.ptq import take_roundings
-from octavo.qat.quantizer import OrtQuantizer
 from octavo.qat.recalibrate import recalibrated
-from octavo.qat.start import activations, observe, start_ranges
 from octavo.qat.training import Training
-from octavo.quantization.int8.solution import RoundedLayer
-from octavo.sources.torch_export import HEIGHT, WIDTH, named_outputs
+from octavo.sources.torch_export import HEIGHT, WIDTH
 
-__all__ = ["Sets", "Start", "Trained", "train"]
-
-# Images that ranges see in float before the first step, and images that single roundings are judged by.
-_SEEN, _FEW = 64, 4
+__all__ = ["Sets", "Trained", "train"]
 
 
 @dataclass(frozen=True)
@@ -60,27 +47,12 @@ class Sets:
 
 
 @dataclass(frozen=True)
-class Start:
-    """What PTQ knows.
-
-    Attributes:
-        tensors: (an image [1, ...]) to the FP32 ONNX graph's tensors on it, by name.
-        ranges: the ranges chosen for them: (low, high) by name.
-        layers: weights as PTQ rounds them.
-    """
-
-    tensors: Callable[[np.ndarray], Iterable[tuple[str, np.ndarray]]]
-    ranges: Mapping[str, tuple[float, float]]
-    layers: Sequence[RoundedLayer] = ()
-
-
-@dataclass(frozen=True)
 class Trained:
     """What came of it; of process 0 only.
 
     Attributes:
         model: the INT8 graph.
-        torch: the same in torch, on the CPU, as a function of a batch.
+        torch: the same in torch, in the arithmetic of integer kernels, as a function of a batch.
         record: figures of the run, for the manifest.
         rows: the learning curves, `steps` and `epochs`.
         notes: what a user should read.
@@ -142,57 +114,17 @@ def train(
     torch.manual_seed(settings.seed)
     if (folder / LAST).is_file():
         Checkpoint.load(folder / LAST, key)  # refused now, not after minutes of preparation
-    teacher = copy.deepcopy(module).eval().requires_grad_(False)
-    channels_last(teacher.to(place.device))
-    batches = Batches(
-        sets.train,
-        spec.input,
-        settings.batch,
-        settings.seed,
-        settings.flip,
-        sets.heads,
-        spec.data.on_bad_image == "skip",
-    )
+    skip = spec.data.on_bad_image == "skip"
+    batches = Batches(sets.train, spec.input, settings.batch, settings.seed, settings.flip, sets.heads, skip)
+    looks = Batches(sets.calibration, spec.input, settings.batch, skip=skip)
     example = next(iter(batches.straight(2)))[1].images
     example = torch.from_numpy(example if len(example) > 1 else np.concatenate([example, example]))
-    captured = capture(module, example, dynamic_size=2 in dynamic)
-    layers = fuse(captured)
-    quantizer = _quantizer(settings, getattr(module, "node_names", {}))
-    notes = []
-    if not isinstance(quantizer, OrtQuantizer):
-        notes.append("quantizer xnnpack: signed activations; on x86 ONNX Runtime runs about half of the convolutions in float")
-        fold(captured)  # its patterns know no other batch norm than a folded one
-    prepared = channels_last(moved(prepare_qat_pt2e(captured, quantizer), place.device))
-
-    def named(returned: object) -> dict[str, torch.Tensor]:
-        return dict(zip(names, named_outputs(returned).values(), strict=True))
-
-    counts = (0, 0)
-    if isinstance(quantizer, OrtQuantizer):
-        image = example[:1].numpy()
-        counts = start_ranges(prepared, torch.from_numpy(image).to(place.device), start.tensors(image), start.ranges)
-    looks = Batches(sets.calibration, spec.input, settings.batch, skip=batches.skip)
-    observe(prepared, (images.to(place.device) for images in _some(looks, _SEEN)))
-    for fake in activations(prepared).values():
-        fake.enable_observer(False)
-    few = next(iter(_some(looks, _FEW))).to(place.device)
-    culprits = keep_culprits_float(prepared, lambda images: named(teacher(images)), lambda images: named(prepared(images)), few)
-    taken = take_roundings(prepared, start.layers)
-    corrected = correct_biases(prepared, (images.to(place.device) for images in _some(looks, _SEEN)), taken)
-
-    judge = Judge(
-        sets.held_out,
-        spec.task,
-        spec.input,
-        lambda images: named(teacher(images)),
-        place.device,
-        labels=settings.distillation != 1,
-        skip=batches.skip,
-    )
+    ready = prepare(module, settings, start, looks, example, names=names, device=place.device, dynamic_size=2 in dynamic)
+    judge = Judge(sets.held_out, spec.task, spec.input, ready.teacher, place.device, labels=settings.distillation != 1, skip=skip)
     training = Training(
-        student=prepared,
-        teacher=lambda images: named(teacher(images)),
-        name=named,
+        student=ready.student,
+        teacher=ready.teacher,
+        name=ready.named,
         batches=batches,
         judge=judge,
         settings=settings,
@@ -208,9 +140,9 @@ def train(
         return None
     verdict, recalibrating = learnt.verdict, {}
     if settings.calibration_samples and sets.calibration:
-        images = (images.to(place.device) for images in _some(looks, settings.calibration_samples))
-        verdict, recalibrating = recalibrated(prepared, images, learnt.verdict, lambda: judge(lambda image: named(prepared(image))))
-    quantized = converted(prepared, example)
+        images = (images.to(place.device) for images in some(looks, settings.calibration_samples))
+        verdict, recalibrating = recalibrated(ready.student, images, learnt.verdict, lambda: judge(ready.answers))
+    quantized = converted(ready.student, example)
     model, about = as_onnx(
         quantized,
         example if 0 in dynamic else example[:1],
@@ -225,58 +157,32 @@ def train(
         "held_out": len(sets.held_out),
         "labelled": batches.labelled and training.share < 1,
         "distillation": training.share,
+        "freeze_batch_norm": training.moving,
         "steps": learnt.steps,
         "best_step": learnt.step,
         "resumed_from": learnt.resumed,
         "parts_of_a_batch": training.parts,
         "processes": place.count,
         "device": str(place.device.type),
-        "batch_norms_folded": layers,
-        "roundings_from_ptq": len(taken),
-        "corrected_biases": corrected,
-        "too_sensitive": culprits,
-        "ranges_from_calibration": counts[0],
-        "ranges": counts[1],
+        **ready.record,
         "before": _told(learnt.start),
         "after": _told(verdict),
         **recalibrating,
     }
-    if batches.skipped:
-        notes += [f"skipped: {line}" for line in batches.skipped]
+    kernels = IntegerKernels(quantized)
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
         with torch.inference_mode():
-            return {name: value.numpy() for name, value in named(quantized(torch.from_numpy(images))).items()}
+            return {name: value.numpy() for name, value in ready.named(kernels.run(torch.from_numpy(images))).items()}
 
-    return Trained(model, run, record, learnt.rows, [*notes, *about])
+    notes = [*ready.notes, *(f"skipped: {line}" for line in batches.skipped), *about]
+    return Trained(model, run, record, learnt.rows, notes)
 
 
 def _labelled_outputs(spec: ModelSpec) -> dict[str, str | None]:
     if isinstance(spec.task, Segmentation):
         return {name: head.output for name, head in spec.task.each.items()}
     return {"": getattr(spec.task, "output", None)}
-
-
-def _quantizer(settings: Qat, names: Mapping[str, str]) -> Quantizer:
-    if settings.quantizer == "octavo":
-        return OrtQuantizer(settings.per_channel, settings.symmetric, settings.keep_float, names)
-    try:
-        from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
-    except ImportError as error:
-        raise ParamsError(
-            "`qat.quantizer: xnnpack` needs executorch, which is not installed",
-            "`pip install --no-deps executorch` (the quantizer needs no more of it), or `quantizer: octavo`",
-        ) from error
-    return XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=settings.per_channel, is_qat=True))
-
-
-def _some(batches: Batches, count: int) -> Iterable[torch.Tensor]:
-    """The first images of a set, in batches."""
-    for items, batch in batches.straight(batches.size):
-        if count <= 0:
-            return
-        yield torch.from_numpy(batch.images[:count])
-        count -= len(items)
 
 
 def _told(verdict: Verdict) -> dict[str, float]:

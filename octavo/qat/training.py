@@ -28,6 +28,8 @@ __all__ = ["Learnt", "Training"]
 
 # Scales that are learned: their logarithm takes larger steps than weights do.
 _SCALES_FASTER = 10.0
+# Steps of an epoch from which on batch norms may follow their batches. MobileNetV2, four steps of 32 images: 22.5 to 13.6 dB.
+_STEPS = 100
 
 Run = Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
 
@@ -101,6 +103,9 @@ class Training:
         if self.batches.labelled:
             self.share = 0.5 if self.settings.distillation == "auto" else self.settings.distillation
             self.share = self.share if self.task in LABELLED else 1.0
+        self.moving = self.settings.freeze_batch_norm
+        if self.moving == "auto":
+            self.moving = int(self.share < 1 and self.batches.steps >= _STEPS)
         self.parts = self.settings.accumulate if self.settings.accumulate != "auto" else self._parts_that_fit()
 
     def run(self) -> Learnt | None:
@@ -212,7 +217,7 @@ class Training:
 
     def _set_epoch(self, epoch: int) -> None:
         """What stands still from now on; batch norms are set each epoch anew."""
-        normalise_batches(self.student, epoch < self.settings.freeze_batch_norm)
+        normalise_batches(self.student, epoch < self.moving)
         observing = epoch < self.settings.freeze_observers
         for module in freezable(self.student):
             module.enable_observer(observing)

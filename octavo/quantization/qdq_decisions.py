@@ -20,6 +20,8 @@ _MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 def qdq_decisions(model: ir.Model) -> list[Decision]:
     """A decision for every node but Q and DQ themselves: int8 where codes stand on all of its sides.
 
+    A Gemm or MatMul of codes needs none behind it: its kernel restores the accumulator (QGemm, MatMulIntegerToFloat).
+
     Args:
         model: with Q and DQ, each node with a name of its own.
     """
@@ -30,7 +32,7 @@ def qdq_decisions(model: ir.Model) -> list[Decision]:
         read, written = _reads_codes(node), _writes_codes(node)
         if any(value is not None and value.dtype in _INTEGERS and constant_of(value) is None for value in node.inputs):
             precision, reason = "int8", "moves codes"
-        elif read and written:
+        elif read and (written or _restores(node)):
             precision, reason = "int8", "rounding was in the training"
         elif read:
             precision, reason = "float", "what reads it takes float"
@@ -52,6 +54,13 @@ def _reads_codes(node: ir.Node) -> bool:
     if node.op_type in (*_FOLDED, *_MOVES) and makers and makers[0] is not None and makers[0].op_type not in _CODES:
         return _reads_codes(makers[0])
     return bool(makers) and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+
+
+def _restores(node: ir.Node) -> bool:
+    if node.op_type not in ("Gemm", "MatMul"):
+        return False
+    makers = [value.producer() for value in node.inputs[:2]]
+    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
 
 
 def _writes_codes(node: ir.Node) -> bool:
