@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import QuantizationError
+from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, repair
 from octavo.quantization.int8.costs import Borders, Cost, CostTable
-from octavo.quantization.int8.draft import Draft, prepared
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.placement import place
 from octavo.quantization.int8.price import Prices, estimated

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from test_int8_choice import CALIBRATION, HELD_OUT, he, statistics_of, uneven
 
 from octavo.errors import QuantizationError
+from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.cuts import searched_scales
-from octavo.quantization.int8.draft import Draft, prepared
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.moments import Moments, as_rows, as_weights, rows_of
 from octavo.quantization.int8.refinement import refined_codes

@@ -1,6 +1,7 @@
 """The converted network in integer arithmetic gives ONNX Runtime's codes, every one of them."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from hypothesis import given, settings
@@ -45,16 +46,18 @@ class Blocks(nn.Module):
 
 
 class Means(nn.Module):
-    """A mean over both axes, which drops them; a sum of one tensor with itself behind a bounded activation; maps come out."""
+    """A mean over both axes, which drops them; a sum of one tensor with itself; a bounded activation; PReLU; maps come out."""
 
     def __init__(self):
         super().__init__()
+        self.bend = nn.PReLU(8)
+        nn.init.uniform_(self.bend.weight, -0.5, 0.9)
         self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
         self.head = nn.Linear(8, 5)
 
     def forward(self, image):
         found = F.hardtanh(self.first(image), 0.0, 2.0)
-        found = self.last(found + found)
+        found = self.last(self.bend(found + found - self.first(image)))
         return found, self.head(found.mean((2, 3)))
 
 
@@ -114,3 +117,35 @@ def test_weights_whose_sums_float32_cannot_hold_are_summed_in_float64(tmp_path):
         network[1].weight.copy_(network[1].weight.abs())
     for mine, theirs in both(with_statistics(network), tmp_path, count=1):
         np.testing.assert_array_equal(mine[0], theirs[0])
+
+
+@pytest.mark.parametrize("steep", [False, True])
+def test_prelu_runs_in_integers_where_no_slope_is_above_one(tmp_path, steep):
+    torch.manual_seed(0)
+    bend = nn.PReLU(8)
+    nn.init.uniform_(bend.weight, -0.5, 0.9)
+    bend.weight.data[0] = 0
+    bend.weight.data[1] = 1.5 if steep else 1
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), bend, nn.Conv2d(8, 8, 3), nn.PReLU(), nn.Conv2d(8, 4, 1))
+    for mine, theirs in both(network, tmp_path):
+        np.testing.assert_allclose(mine[0], theirs[0], atol=1e-6 if not steep else np.abs(theirs[0]).max() / 50)
+    kernels = [node.op_type for node in optimized_nodes(tmp_path / "model.onnx")]
+    assert kernels.count("Max") == (1 if steep else 2)
+    assert kernels.count("QLinearConv") == (4 if steep else 5)
+    assert "PRelu" not in kernels
+    assert ("Conv" in kernels) == steep
+
+
+def test_layers_whose_weights_or_inputs_are_nothing_keep_their_biases(tmp_path):
+    """CGNet's gates: the hidden ReLU is always zero, and a bias in steps of nothing would not fit int32."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    with torch.no_grad():
+        network[0].weight[0] = 0
+        network[0].weight[1] *= 1e-12
+        network[2].bias -= 100
+    for mine, theirs in both(network, tmp_path):
+        np.testing.assert_array_equal(mine[0], theirs[0])
+        np.testing.assert_allclose(theirs[0].mean((0, 2, 3)), network[4].bias.detach().numpy(), atol=0.01)
+    for node in onnx.load(tmp_path / "model.onnx").graph.node:
+        assert node.op_type != "Conv" or node.input[2].endswith(".bias.restored")

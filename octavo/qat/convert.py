@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,6 +17,7 @@ from octavo.graph.clean import clean
 from octavo.graph.passes.bias_codes import BiasCodesPass, bias_step
 from octavo.graph.passes.kernel_forms import write_kernel_forms
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.prelu_of_codes import PReluOfCodesPass
 from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.qat.batch_norm import fold
 from octavo.qat.capture import moved
@@ -38,28 +40,32 @@ def converted(prepared: fx.GraphModule, example: torch.Tensor) -> fx.GraphModule
         A graph that computes what the file will.
     """
     model = moved(copy.deepcopy(prepared), torch.device("cpu"))
+    for parameter in model.parameters():
+        # With channels last torch's exporter writes a mean over an image with a Gather behind it.
+        parameter.data = parameter.data.contiguous()
     fold(model)
     model(example.cpu())  # folded weights have scales of their own now
-    _round_biases(model)
+    for _, bias, before, weight in _biased(model):
+        weight.give_room(bias, before.calculate_qparams()[0])
+    model(example.cpu())
+    for layer, bias, before, weight in _biased(model):
+        # A layer that is called twice reads two inputs: the second rounding moves the bias by half a step at most.
+        step = torch.from_numpy(bias_step(before.calculate_qparams()[0].numpy(), weight.calculate_qparams()[0].numpy()))
+        model.get_parameter(layer.args[2].target).copy_(torch.round(bias.double() / step) * step)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return convert_pt2e(model)
 
 
-def _round_biases(model: fx.GraphModule) -> None:
-    """Biases as the file has them: whole multiples of the accumulator's step. Left alone where an input has no scale."""
+def _biased(model: fx.GraphModule) -> Iterator[tuple[fx.Node, torch.Tensor, ActivationFakeQuantize, WeightFakeQuantize]]:
+    """Quantized layers with a bias: the file has whole multiples of the accumulator's step. Left out where an input has no scale."""
     modules = dict(model.named_modules())
     for node in model.graph.nodes:
         if node.target not in LAYERS or len(node.args) < 3 or node.args[2] is None or node.args[2].op != "get_attr":
             continue
-        found = [modules.get(each.target) if each.op == "call_module" else None for each in node.args[:2]]
-        if not isinstance(found[0], ActivationFakeQuantize) or not isinstance(found[1], WeightFakeQuantize):
-            continue
-        before, weight = (module.calculate_qparams()[0].numpy() for module in found)
-        step = torch.from_numpy(bias_step(before, weight))
-        bias = model.get_parameter(node.args[2].target)
-        # A layer that is called twice reads two inputs: the second rounding moves the bias by half a step at most.
-        bias.copy_(torch.round(bias.double() / step) * step)
+        before, weight = [modules.get(each.target) if each.op == "call_module" else None for each in node.args[:2]]
+        if isinstance(before, ActivationFakeQuantize) and isinstance(weight, WeightFakeQuantize):
+            yield node, model.get_parameter(node.args[2].target), before, weight
 
 
 def as_onnx(
@@ -98,6 +104,7 @@ def as_onnx(
         BiasCodesPass(op_type)(graph)
     for op_type in ("Conv", "ConvTranspose", "Gemm"):
         ProtectFloatPass(op_type)(graph)
+    PReluOfCodesPass()(graph)
     write_kernel_forms(graph)
     if not any(node.op_type == "DequantizeLinear" for node in graph.graph):
         raise QuantizationError("the trained network came out without a quantized layer", "report this, with the model")

@@ -12,11 +12,13 @@ import torch
 from torch import nn
 from torchao.quantization.pt2e import FakeQuantizeBase
 
+from octavo.graph.passes.bias_codes import MOST
+
 __all__ = ["ActivationFakeQuantize", "PerChannelWeightFakeQuantize", "WeightFakeQuantize"]
 
 # Weight of a new batch in the moving extremes, as torch's own observers have it.
 MOMENTUM = 0.01
-# The scale of a tensor that is always zero; ONNX Runtime divides by it.
+# ONNX Runtime divides by a scale.
 _SMALLEST = 1e-8
 
 
@@ -121,7 +123,9 @@ class ActivationFakeQuantize(_Switched):
         symmetric = self.qscheme == torch.per_tensor_symmetric
         scale = (2 * torch.maximum(-low, high) if symmetric else high - low) / steps
         # A hair less: 255 steps must not reach beyond a ReLU6's bound by a rounding, or ONNX Runtime keeps the Clip before Q.
-        scale = (scale * torch.exp(self.gain.detach()) * (1 - 2e-7)).clamp(min=_SMALLEST)
+        scale = scale * torch.exp(self.gain.detach()) * (1 - 2e-7)
+        # Of a tensor that is always zero any scale will do.
+        scale = torch.where(high > low, scale.clamp(min=_SMALLEST), 1.0)
         if symmetric:
             zero = torch.full_like(scale, self.quant_min + (steps + 1) // 2)
         else:
@@ -165,6 +169,20 @@ class WeightFakeQuantize(_Switched):
         """Round with scales that PTQ chose; one a channel, or one in all."""
         # A hair less than the largest weight must not make it the weight's own scale, which differs in the last bit.
         self.given = (scale * (1 + 1e-6)).float()
+
+    @torch.no_grad()
+    def give_room(self, bias: torch.Tensor, before: torch.Tensor) -> None:
+        """Scales so large that a bias fits int32 in steps of the input's scale times the weight's.
+
+        Channels whose weights are nearly nothing next to their bias need it, and layers whose input is.
+
+        Args:
+            bias: [channels].
+            before: the input's scale, one element.
+        """
+        least = bias.abs().double() / (before.double() * MOST)
+        least = least if self.ch_axis >= 0 else least.max().reshape(1)
+        self.given = torch.maximum(self.given.double().expand(least.shape), least * (1 + 1e-6)).float()
 
     def calculate_qparams(self, **_: object) -> tuple[torch.Tensor, torch.Tensor]:
         """(scale, zero point): float32 and int32, one element, or one a channel; of the weight that flowed by last."""

@@ -14,6 +14,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import DataError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.graph.io import load
+from octavo.graph.prepared import prepared
 from octavo.images.dataset import Classes, Images, Item, image_list, refuse_overlap
 from octavo.images.masks import Mask
 from octavo.images.purpose import chosen_images, open_images
@@ -93,13 +94,13 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     held = {item.sha256 for item in pick(items, min(spec.qat.held_out, len(items) // 4), spec.qat.seed)}
     calibration = chosen_images(spec, used, where).items
     recipe = spec.int8.model_copy(update={"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel})
-    model = load(folder / MODEL)
+    model = prepared(load(folder / MODEL))
     counted, held_out = (
         [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
         for files in (statistics.origin["files"][:_CALIBRATION], statistics.origin["held_out"])
     )
     solution = all_int8(model, statistics, recipe, PtqImages(counted, held_out))
-    # PTQ's own graph has tensors that FP32's has not.
+    # Calibration saw FP32's own graph, tensors too that PTQ's has not; PTQ's choice counts where there is one.
     known = {value.name for value in model.graph.inputs} | {value.name for node in model.graph for value in node.outputs}
     ranges = {name: value for name, value in (chosen_ranges(statistics, recipe) | solution.ranges).items() if name in known}
 

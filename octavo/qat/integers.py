@@ -18,6 +18,7 @@ from torch import fx
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from octavo.graph.passes.bias_codes import bias_step
+from octavo.graph.passes.prelu_of_codes import slope_codes
 from octavo.qat.capture import aten
 from octavo.qat.quantizer import FOLDED, LAYERS
 
@@ -72,6 +73,8 @@ class IntegerKernels(fx.Interpreter):
         out = _scale(q)
         if node.target in LAYERS:
             return _rounded(self._accumulator(node).float() * _by_channel(self._step(node) / out, node.target), q)
+        if node.target is aten.prelu.default:
+            return self._prelu(node, q)
         scales, centred = [_scale(each) for each in _sources(node)], [self._centred(each) for each in _sources(node)]
         if node.target is aten.add.Tensor:
             return self._sum(node, [scale / out for scale in scales], q)
@@ -94,6 +97,16 @@ class IntegerKernels(fx.Interpreter):
         for source, ratio, zero in reversed(list(zip(_sources(node), ratios, zeros, strict=True))):
             total = _fused(self._centred(source) + zero, ratio, total)
         return total.round().clamp(q.args[3], q.args[4]).to(q.args[5])
+
+    def _prelu(self, node: fx.Node, q: fx.Node) -> torch.Tensor:
+        """The larger of codes and slopes times codes (PReluOfCodesPass); where that does not hold, in float."""
+        slopes = self.env[node.args[1]]
+        if slopes.max() > 1 or node.args[0].args[1:3] != q.args[1:3]:
+            return _rounded(F.prelu(self.env[node.args[0]], slopes) / _scale(q), q)
+        codes, steps = (torch.from_numpy(each) for each in slope_codes(slopes.numpy()))
+        factors, value = _scale(node.args[0]) * steps / _scale(q), self._centred(node.args[0])
+        sloped = _rounded((value * codes.reshape(-1, 1, 1)).float() * factors.reshape(-1, 1, 1), q)
+        return torch.maximum((value + q.args[2]).to(q.args[5]), sloped)
 
     def _accumulator(self, layer: fx.Node) -> torch.Tensor:
         """The exact sum of products of codes and of the bias, in float32 where that holds every partial sum, else in float64."""
@@ -158,6 +171,8 @@ def _is_integer(node: fx.Node) -> bool:
         return _is_codes(node.args[0]) and node.args[1].target in (_DQ, _DQ_BY_CHANNEL)
     if node.target in (aten.add.Tensor, aten.mul.Tensor):
         return not node.kwargs and all(_is_codes(each) for each in node.args)
+    if node.target is aten.prelu.default:
+        return _is_codes(node.args[0]) and node.meta["val"].ndim == 4
     return node.target in _MEANS and _is_codes(node.args[0]) and _MEANS[node.target](node)
 
 

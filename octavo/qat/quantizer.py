@@ -4,7 +4,8 @@
    output of a Linear that no layer is behind.
 2. Add, Mul, Cat, average pools, Sigmoid and LeakyReLU have kernels between uint8 tensors (QLinearAdd, ...), and get them where a
    layer lies behind: what only leads to the outputs is decoding (boxes, scores), where 8 bits are too few.
-3. MaxPool, nearest upsampling and moves (reshape, transpose, slice, split) pass codes on: one scale on both sides.
+3. MaxPool, nearest upsampling and moves (reshape, transpose, slice, split) pass codes on: one scale on both sides. So does PReLU,
+   the larger of codes and slopes times codes.
 4. All else stays float; the layer behind it rounds its own input.
 """
 
@@ -41,6 +42,7 @@ _MOVES = (
     aten.flatten.using_ints,
     aten.max_pool2d.default,
     aten.permute.default,
+    aten.prelu.default,
     aten.reshape.default,
     aten.slice.Tensor,
     aten.squeeze.dim,

@@ -11,6 +11,7 @@ from torch import nn
 
 from octavo.errors import SourceError
 from octavo.graph.io import load
+from octavo.graph.prepared import prepared
 from octavo.graph.selection import selects
 from octavo.params.grammar import Source
 from octavo.runtime.session import Session
@@ -48,7 +49,8 @@ def trainable(source: Source, graph: str | Path, image_input: str, images: np.nd
     from octavo.sources.onnx_module import refuse_fixed_batch
     from octavo.sources.onnx_to_torch import module_of_graph
 
-    model = load(graph)
+    # In the form that PTQ works on: its layers and tensors are found again, and nothing is left float that a Conv can take in.
+    model = prepared(load(graph))
     module = module_of_graph(model, image_input)
     refuse_fixed_batch(module, torch.from_numpy(images))
     singles = [images[place : place + 1] for place in range(len(images))]

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import codes_of_input, constant_of, forget, new_constant
 
-__all__ = ["BiasCodesPass", "bias_step"]
+__all__ = ["MOST", "BiasCodesPass", "bias_step"]
 
 # Half of int32's range: the accumulator holds the products, too.
-_MOST = 2**30
+MOST = 2**30
 
 
 def bias_step(input_scale: np.ndarray, weight_scale: np.ndarray) -> np.ndarray:
@@ -40,7 +40,7 @@ class BiasCodesPass(NodePass):
             return False
         step = bias_step(before.scale, scale)
         codes = np.rint(bias.ravel().astype(np.float64) / step)
-        if step.size not in (1, bias.size) or np.abs(codes).max(initial=0) > _MOST:
+        if step.size not in (1, bias.size) or np.abs(codes).max(initial=0) > MOST:
             return False
         name, old = node.inputs[2].name, node.inputs[2]
         values = [

@@ -13,12 +13,7 @@ from octavo.calibration.choice import named_tensors, overridden
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
-from octavo.graph.passes.focus_to_conv import FocusToConvPass
-from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.head_by_gemm import HeadByGemmPass
-from octavo.graph.passes.mean_to_pool import MeanToPoolPass
-from octavo.graph.passes.opset_up import OpsetUpPass
-from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_output, mean_shift
 from octavo.quantization.int8.emptiness import crashing_when_empty
@@ -34,7 +29,7 @@ from octavo.quantization.int8.units import Unit, units_of
 from octavo.quantization.int8.weights import Codes, codes_of
 from octavo.runtime.tensors import images_within
 
-__all__ = ["Draft", "Plan", "prepared"]
+__all__ = ["Draft", "Plan"]
 
 # Bytes of tensors on which the shifts of rounded activations are measured, and images at most. Where images are large four say as
 # much as eight (YOLOv5n, CGNet; NanoDet-m, a fifth of their size, loses .4 dB with four).
@@ -70,17 +65,6 @@ class Plan:
     def int8(self) -> list[Unit]:
         """The INT8 units, in topological order."""
         return [unit for unit, reason in self.reasons.items() if not reason]
-
-
-def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
-    """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset or its own where that is higher."""
-    ready = ir.from_proto(ir.to_proto(model))
-    OpsetUpPass(opset)(ready)
-    MeanToPoolPass()(ready)
-    FoldBatchNormPass()(ready)
-    FocusToConvPass()(ready)
-    ShuffleByOrderPass()(ready)
-    return ready
 
 
 class Draft:

@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
+from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import chosen_way, db_of
-from octavo.quantization.int8.draft import Draft, prepared
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fidelity import fidelity_of
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.static import Images

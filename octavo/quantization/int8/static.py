@@ -15,13 +15,14 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.prepared import prepared
 from octavo.graph.selection import choosing, held, released
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.costs import CostTable
-from octavo.quantization.int8.draft import Draft, Feeds, Plan, prepared
+from octavo.quantization.int8.draft import Draft, Feeds, Plan
 from octavo.quantization.int8.fidelity import fidelity_of
 from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.measuring import measure

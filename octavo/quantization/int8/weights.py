@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.bias_codes import MOST
 from octavo.quantization.int8.correction import weight_codes
 from octavo.quantization.int8.qparams import QParams
 
 __all__ = ["Codes", "bias_of", "channel_axis", "codes_of", "weights_of"]
-
-# The int32 bias shares its accumulator with the products: half of it is left to them.
-_BIAS_LIMIT = 2.0**30
 
 
 @dataclass
@@ -52,7 +50,7 @@ class Codes:
         """
         if self.bias is None:
             return self
-        least = np.abs(self.bias.astype(np.float64)) / (float(input_scale) * _BIAS_LIMIT)
+        least = np.abs(self.bias.astype(np.float64)) / (float(input_scale) * MOST)
         if self.scale.size == 1:
             least = least.max(keepdims=True)
         if (self.scale >= least).all():

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.graph.passes.kernel_forms import write_kernel_forms
+from octavo.graph.passes.prelu_of_codes import slope_codes
 from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.quantization.int8.qdq_graph import QdqGraph
 from octavo.quantization.int8.qparams import QParams
@@ -260,9 +261,7 @@ class _Writer(QdqGraph):
         slopes = numpy_helper.to_array(self.constants[node.inputs[1].name]).reshape(-1).astype(np.float32)
         channels = unit.inputs[0].shape[1]
         slopes = np.broadcast_to(slopes, (channels,))
-        # Each channel's slope is exact: code +-127 with a scale of its own.
-        scale = np.where(slopes == 0, np.float32(1), np.abs(slopes) / np.float32(127)).astype(np.float32)
-        codes = (np.sign(slopes) * 127).astype(np.int8).reshape(-1, 1, 1, 1)
+        codes, scale = slope_codes(slopes)
         pair, zero = self._pair(source), self._pair(source)[1]
         bent, code = slopes.max() > 1, f"{source}.code"
         if bent:

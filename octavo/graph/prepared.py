@@ -1,0 +1,24 @@
+"""What every way to INT8 begins with: the FP32 graph in a form that integer kernels exist for."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from octavo.graph.passes.focus_to_conv import FocusToConvPass
+from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
+from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
+
+__all__ = ["prepared"]
+
+
+def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
+    """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset or its own where that is higher."""
+    ready = ir.from_proto(ir.to_proto(model))
+    OpsetUpPass(opset)(ready)
+    MeanToPoolPass()(ready)
+    FoldBatchNormPass()(ready)
+    FocusToConvPass()(ready)
+    ShuffleByOrderPass()(ready)
+    return ready
