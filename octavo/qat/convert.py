@@ -58,7 +58,7 @@ def converted(prepared: fx.GraphModule, example: torch.Tensor) -> fx.GraphModule
 
 
 def _biased(model: fx.GraphModule) -> Iterator[tuple[fx.Node, torch.Tensor, ActivationFakeQuantize, WeightFakeQuantize]]:
-    """Quantized layers with a bias: the file has whole multiples of the accumulator's step. Left out where an input has no scale."""
+    """Quantized layers with a bias, which the file has as whole multiples of the accumulator's step; left out: those on float."""
     modules = dict(model.named_modules())
     for node in model.graph.nodes:
         if node.target not in LAYERS or len(node.args) < 3 or node.args[2] is None or node.args[2].op != "get_attr":
