@@ -966,6 +966,8 @@ def test_a_batch_fixed_inside_is_named():
     """A literal is repaired; what is not either mixes two images or fails with them."""
     opened = module_of_graph(one("Reshape", "x", ints(1, 3, 80), batch=1), "x")
     refuse_fixed_batch(opened, torch.rand(2, *IMAGE))
+    sizes = one("Resize", "x", None, None, ints(1, IMAGE[0], 16, 20), batch=1, mode="linear")
+    refuse_fixed_batch(module_of_graph(sizes, "x"), torch.rand(2, *IMAGE))
     nodes = [
         oh.make_node("Relu", ["x"], ["a"], "relu"),
         oh.make_node("Transpose", ["a"], ["b"], "turn", perm=[0, 2, 3, 1]),

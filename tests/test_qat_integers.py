@@ -11,6 +11,7 @@ from small_module import with_statistics
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from octavo.qat.capture import channels_last
 from octavo.qat.integers import IntegerKernels
 from octavo.qat.quantizer import OrtQuantizer
 from octavo.runtime.kernels import optimized_nodes
@@ -62,7 +63,7 @@ class Means(nn.Module):
 
 
 def both(network, tmp_path, quantizer=None, names=("output",), count=3):
-    graph = prepared(network.eval(), quantizer)
+    graph = channels_last(prepared(network.eval(), quantizer))  # as stage qat has it
     quantized, _, path = exported(graph, tmp_path, names=names)
     kernels, session = IntegerKernels(quantized), Session(path)
     for seed in range(count):
@@ -87,6 +88,9 @@ def test_several_outputs_means_that_drop_axes_and_sums_of_one_tensor(tmp_path):
     for mine, theirs in both(Means(), tmp_path, names=("maps", "output")):
         for value, other in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(value, other)
+    kernels = [node.op_type for node in optimized_nodes(tmp_path / "model.onnx")]
+    assert "QLinearGlobalAveragePool" in kernels
+    assert "Gather" not in kernels
 
 
 def test_all_rounding_kernels_are_fused_and_the_float_graph_is_another_matter(tmp_path):

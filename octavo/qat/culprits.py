@@ -1,7 +1,7 @@
 """Before the first step: tensors that one scale cannot serve, and whose rounding alone ruins the network, stay float.
 
-A Concat of an image in 0..255 and features of a few units (CGNet), or boxes beside scores: no small learning rate brings back what
-such a rounding takes. They are few; they are found by halves, with no more than some rounded at a time.
+A Concat of an image in 0..255 and features of a few units, boxes beside scores, the first SiLUs of YOLOX-nano: no small rate
+brings back what such a rounding takes. They are few; they are found by halves, with no more than some rounded at a time.
 """
 
 from __future__ import annotations

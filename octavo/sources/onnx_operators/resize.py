@@ -75,6 +75,8 @@ def _resize(node: Node) -> Call:
         given = (scales if by_scale else sizes).tolist()
         new = {}
         for axis, number in zip(chosen, given, strict=True):
+            if axis == 0 and not by_scale and number == 1:
+                continue  # the batch of a graph that was exported with one image
             before = value.shape[axis]
             if by_scale and number != 1:
                 new[axis] = (
