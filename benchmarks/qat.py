@@ -149,6 +149,8 @@ def mobilenet(chosen: argparse.Namespace) -> dict[str, Any]:
             "batch": 8,
             "epochs": 8,
             "learning_rate": 2e-5,
+            "scales": "learned",
+            "freeze_observers": 0,
             "held_out": 40,
             **chosen.qat,
         },

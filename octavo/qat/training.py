@@ -26,8 +26,9 @@ from octavo.qat.start import activations, freezable
 
 __all__ = ["Learnt", "Training"]
 
-# Scales that are learned: their logarithm takes larger steps than weights do.
-_SCALES_FASTER = 10.0
+# Scales that are learned: the first step of their logarithm, whatever that of the weights is (MobileNetV2 on 135 images, 128 steps,
+# SQNR on 125 others: 22.6 dB before, 23.7 without learning scales, 24.0 with).
+_SCALE_RATE = 4e-3
 # Steps of an epoch from which on batch norms may follow their batches. MobileNetV2, four steps of 32 images: 22.5 to 13.6 dB.
 _STEPS = 100
 
@@ -94,7 +95,9 @@ class Training:
         self.total = min(self.total, self.settings.steps or self.total)
         gains = [module.gain for module in activations(self.student).values() if module.gain.requires_grad]
         slow = [each for each in self.student.parameters() if each.requires_grad and not any(each is gain for gain in gains)]
-        groups = [{"params": slow, "factor": 1.0}] + ([{"params": gains, "factor": _SCALES_FASTER}] if gains else [])
+        groups = [{"params": slow, "factor": 1.0}]
+        if gains:
+            groups.append({"params": gains, "factor": _SCALE_RATE / self.settings.learning_rate})
         self.optimizer = torch.optim.Adam(groups, lr=self.settings.learning_rate)
         self.average: State | None = None
         if self.settings.ema is not None:
