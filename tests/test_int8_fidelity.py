@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from graphs import network
 
-from octavo.quantization.int8.draft import prepared
+from octavo.graph.prepared import prepared
 from octavo.quantization.int8.fidelity import fidelity_of
 from octavo.quantization.int8.judge import heads_of
 from octavo.quantization.int8.units import units_of

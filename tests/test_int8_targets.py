@@ -13,9 +13,9 @@ import onnx_ir as ir
 import pytest
 from graphs import AS_ON_ARM, network, optimized, sqnr, statistics_of
 
+from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, writer
-from octavo.quantization.int8.draft import prepared
 from octavo.quantization.int8.input_layout import place_inputs
 from octavo.quantization.int8.targets import TARGETS
 from octavo.quantization.int8.units import units_of
