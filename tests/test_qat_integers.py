@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 from octavo.qat.capture import channels_last
 from octavo.qat.integers import IntegerKernels
 from octavo.qat.quantizer import OrtQuantizer
+from octavo.qat.start import activations
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.session import Session
 
@@ -153,3 +154,18 @@ def test_layers_whose_weights_or_inputs_are_nothing_keep_their_biases(tmp_path):
         np.testing.assert_allclose(theirs[0].mean((0, 2, 3)), network[4].bias.detach().numpy(), atol=0.01)
     for node in onnx.load(tmp_path / "model.onnx").graph.node:
         assert node.op_type != "Conv" or node.input[2].endswith(".bias.restored")
+
+
+@pytest.mark.parametrize("relu", [nn.ReLU6, lambda: nn.Hardtanh(0.0, 2.0)])
+def test_a_learned_range_stays_inside_of_what_an_activation_lets_through(tmp_path, relu):
+    """Beyond it the Clip would stay, and the layer run in float."""
+    torch.manual_seed(0)
+    graph = prepared(nn.Sequential(nn.Conv2d(3, 8, 3), relu(), nn.Conv2d(8, 4, 1)).eval())
+    for fake in activations(graph).values():
+        fake.low.fill_(0.0)
+        fake.high.fill_(6.0)
+        fake.gain.data.fill_(0.1)
+    exported(graph, tmp_path)
+    kernels = [node.op_type for node in optimized_nodes(tmp_path / "model.onnx")]
+    assert kernels.count("QLinearConv") == 2
+    assert not {"Conv", "FusedConv", "Clip"} & set(kernels)

@@ -8,6 +8,8 @@ Weights: int8, symmetric, each channel by its largest weight of the moment, so t
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torchao.quantization.pt2e import FakeQuantizeBase
@@ -45,6 +47,7 @@ class ActivationFakeQuantize(_Switched):
         seen_low, seen_high: moving extremes.
         gain: what LSQ learns: the logarithm of a factor on the scale.
         positive: only values above zero count; the others are behind a ReLU nothing.
+        widest: what the range spans at most, a ReLU6's 6: beyond it no Q does the ReLU6's work, and the layer runs in float.
     """
 
     def __init__(
@@ -53,11 +56,13 @@ class ActivationFakeQuantize(_Switched):
         quant_min: int,
         quant_max: int,
         qscheme: torch.qscheme,
+        *,
         positive: bool = False,
+        widest: float = math.inf,
         **_: object,
     ) -> None:
         super().__init__()
-        self.positive = positive
+        self.positive, self.widest = positive, widest
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
         self.ch_axis, self.is_dynamic = -1, False
         for name in ("low", "high", "seen_low", "seen_high"):
@@ -123,7 +128,7 @@ class ActivationFakeQuantize(_Switched):
         symmetric = self.qscheme == torch.per_tensor_symmetric
         scale = (2 * torch.maximum(-low, high) if symmetric else high - low) / steps
         # A hair less: 255 steps must not reach beyond a ReLU6's bound by a rounding, or ONNX Runtime keeps the Clip before Q.
-        scale = scale * torch.exp(self.gain.detach()) * (1 - 2e-7)
+        scale = (scale * torch.exp(self.gain.detach())).clamp(max=self.widest / steps) * (1 - 2e-7)
         # Of a tensor that is always zero any scale will do.
         scale = torch.where(high > low, scale.clamp(min=_SMALLEST), 1.0)
         if symmetric:

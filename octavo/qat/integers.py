@@ -20,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from octavo.graph.passes.bias_codes import bias_step
 from octavo.graph.passes.prelu_of_codes import slope_codes
 from octavo.qat.capture import aten
-from octavo.qat.quantizer import FOLDED, LAYERS
+from octavo.qat.quantizer import FOLDED, LAYERS, bounds_of
 
 __all__ = ["IntegerKernels"]
 
@@ -179,7 +179,7 @@ def _is_integer(node: fx.Node) -> bool:
 def _lets_through(relu: fx.Node, q: fx.Node) -> bool:
     """Whether the bounds of a ReLU lie outside of what a Q's codes can say, so that the Q does its work."""
     scale, zero, least, most = q.args[1:5]
-    low, high = _BOUNDS[relu.target](relu.args[1:])
+    low, high = bounds_of(relu)
     return (low is None or (least - zero) * scale >= low) and (high is None or (most - zero) * scale <= high * (1 + _HAIR))
 
 
@@ -204,11 +204,3 @@ def _is_global(mean: fx.Node) -> bool:
 
 
 _MEANS = {aten.adaptive_avg_pool2d.default: _is_global, aten.avg_pool2d.default: _is_whole, aten.mean.dim: _is_global}
-# (least, most) that an activation lets through, of its arguments.
-_BOUNDS = {
-    aten.relu.default: lambda _: (0.0, None),
-    aten.relu6.default: lambda _: (0.0, 6.0),
-    aten.hardtanh.default: lambda bounds: (*bounds, *(-1.0, 1.0)[len(bounds) :]),
-    aten.clamp.default: lambda bounds: (*bounds, *(None, None)[len(bounds) :]),
-    aten.clamp_min.default: lambda bounds: (bounds[0], None),
-}

@@ -24,12 +24,19 @@ from octavo.qat.batch_norm import norm_of
 from octavo.qat.capture import aten
 from octavo.qat.fake_quantize import ActivationFakeQuantize, PerChannelWeightFakeQuantize, WeightFakeQuantize
 
-__all__ = ["FOLDED", "LAYERS", "OrtQuantizer"]
+__all__ = ["FOLDED", "LAYERS", "OrtQuantizer", "bounds_of"]
 
 # Operators with weights that have an integer kernel, to the name by which `keep_float` may call them.
 LAYERS = {aten.conv2d.default: "conv2d", aten.conv2d.padding: "conv2d", aten.linear.default: "linear"}
-# What a layer's Q takes in: its range begins at zero or lies inside the bounds.
-FOLDED = (aten.relu.default, aten.relu6.default, aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default)
+# What a layer's Q takes in, where its range begins at zero or lies inside the bounds: (least, most) of its arguments.
+_BOUNDS = {
+    aten.relu.default: lambda _: (0.0, None),
+    aten.relu6.default: lambda _: (0.0, 6.0),
+    aten.hardtanh.default: lambda bounds: (*bounds, *(-1.0, 1.0)[len(bounds) :]),
+    aten.clamp.default: lambda bounds: (*bounds, *(None, None)[len(bounds) :]),
+    aten.clamp_min.default: lambda bounds: (bounds[0], None),
+}
+FOLDED = tuple(_BOUNDS)
 _ADDS = (aten.add.Tensor, aten.mul.Tensor)
 _OWN_SCALE = (
     aten.adaptive_avg_pool2d.default,
@@ -119,9 +126,9 @@ class OrtQuantizer(Quantizer):
         path = next((name for name, _ in reversed(stack.values()) if name), node.name)
         return self.names.get(path, path)
 
-    def _activation(self, *, positive: bool = False) -> QuantizationSpec:
+    def _activation(self, **settings: float) -> QuantizationSpec:
         scheme = torch.per_tensor_symmetric if self.symmetric else torch.per_tensor_affine
-        made = ActivationFakeQuantize.with_args(positive=True) if positive else ActivationFakeQuantize
+        made = ActivationFakeQuantize.with_args(**settings) if settings else ActivationFakeQuantize
         return QuantizationSpec(torch.uint8, made, 0, 255, scheme)
 
     def _weight(self) -> QuantizationSpec:
@@ -166,7 +173,9 @@ class OrtQuantizer(Quantizer):
         last = _behind_relu(whole)
         node.meta[_KEY] = QuantizationAnnotation(inputs, _annotated=True)
         annotated = last.meta.setdefault(_KEY, QuantizationAnnotation(_annotated=True))
-        annotated.output_qspec = self._activation()
+        low, high = bounds_of(last)
+        bounded = not self.symmetric and low is not None and high is not None
+        annotated.output_qspec = self._activation(widest=high - min(low, 0.0)) if bounded else self._activation()
         if self.symmetric and last is not whole:
             # Around zero point 128 no Q does a ReLU's work: there is one Q before it, too, of the same scale.
             before = whole.meta.setdefault(_KEY, QuantizationAnnotation(_annotated=True))
@@ -188,6 +197,11 @@ class OrtQuantizer(Quantizer):
 def _behind_relu(node: fx.Node) -> fx.Node:
     readers = list(node.users)
     return readers[0] if len(readers) == 1 and readers[0].target in FOLDED else node
+
+
+def bounds_of(node: fx.Node) -> tuple[float | None, float | None]:
+    """(least, most) of what an activation lets through; None where there is no bound."""
+    return _BOUNDS[node.target](node.args[1:]) if node.target in _BOUNDS else (None, None)
 
 
 def _before(layers: Iterable[fx.Node]) -> set[fx.Node]:
