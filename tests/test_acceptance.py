@@ -133,6 +133,7 @@ MANIFEST = {
         "corrected_biases": 3,
         "measured": {
             "chosen": "mse",
+            "equalized_tensors": 7,
             "tried_db": {"mse": 20.1, "percentile": 19.0},
             "all_int8_db": 20.1,
             "db": 24.5,
@@ -172,6 +173,7 @@ class TestPage:
         assert "- **Warning**: the file is odd" in page
         assert "| size | 0.001 MB, 90.0% of FP32's 0.001 MB |" in page
         assert "| mse | 20.1 |" in page
+        assert "| tensors with channels equalized | 7 |" in page
         assert "| SQNR at the heads, as written | 24.5 dB, 24.0 dB wanted |" in page
         assert "| repair: given back to float, so that `int8.fidelity` holds | 2 | 1 Clip, 1 Conv | `c`, `d` |" in page
         assert "| its input comes from a float node | 1 | 1 Add | `e\\|f` |" in page

@@ -25,6 +25,7 @@ from octavo.quantization.int8.price import Prices, estimated
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.sensitivity import noise_of
 from octavo.quantization.int8.shifts import own_shifts
+from octavo.quantization.int8.streams import streams_of
 from octavo.quantization.int8.trade import Noise, Trade
 from octavo.quantization.int8.units import units_of
 
@@ -73,8 +74,8 @@ def test_equalization_changes_no_float_value_and_saves_an_uneven_depthwise_layer
         statistics = statistics_of(model)
         recipe = Int8(method="minmax")
         plain = Draft(model, statistics, recipe, {}, CALIBRATION)
-        equal = Draft(model, statistics, recipe, {}, CALIBRATION, equalized=True)
-        assert equal.equalized > 0
+        equal = plain.equalized_by({stream.name: 0.8 for stream in streams_of(model, plain.units)})
+        assert equal.growth
         for feeds in CALIBRATION:
             before, after = run(model, feeds)["y"], run(equal.model, feeds)["y"]
             assert np.allclose(before, after, rtol=1e-4, atol=1e-4 * np.abs(before).max())
@@ -85,12 +86,13 @@ def test_equalization_changes_no_float_value_and_saves_an_uneven_depthwise_layer
 
 def test_the_way_that_measures_best_is_taken_and_written_down():
     model = uneven()
-    result = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all"), IMAGES)
+    recipe = Int8(repair=False, placement="all", fidelity=50)
+    result = quantize_static(model, statistics_of(model), recipe, IMAGES)
     tried = result.measured["tried_db"]
     assert set(tried) == {"mse", "mse, equalized", "percentile", "percentile, equalized"}
     assert result.measured["db"] == max(tried.values())
     assert "equalized" in max(tried, key=tried.get)
-    again = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all"), IMAGES)
+    again = quantize_static(model, statistics_of(model), recipe, IMAGES)
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
 
 
@@ -137,7 +139,8 @@ def test_one_move_is_made_where_one_is_enough():
     model = uneven()
     statistics, images = statistics_of(model), Images(CALIBRATION, HELD_OUT)
     recipe = Int8(method="minmax", repair=False, placement="all")
-    short = quantize_static(model, statistics, recipe, images).measured["db"] + 0.05
+    # As well as equalized channels make it.
+    short = quantize_static(model, statistics, recipe.model_copy(update={"fidelity": 60}), images).measured["db"] + 0.05
     result = quantize_static(model, statistics, recipe.model_copy(update={"repair": True, "fidelity": short}), images)
     assert result.measured["db"] >= short
     assert any(decision.reason.startswith("repair:") for decision in result.decisions)
@@ -204,7 +207,7 @@ def test_a_layer_given_back_to_float_may_keep_int8_weights_in_the_file_and_compu
     model = uneven()
     seen = statistics_of(model)
     recipe = Int8(method="minmax", placement="all", keep_float=["point"])
-    short = quantize_static(model, seen, recipe, IMAGES).measured["all_int8_db"] + 3
+    short = quantize_static(model, seen, recipe.model_copy(update={"fidelity": 60}), IMAGES).measured["all_int8_db"] + 3
     monkeypatch.setattr(repair, "_STORED", 1e9)
     repaired = quantize_static(model, seen, recipe.model_copy(update={"fidelity": short}), IMAGES)
     assert repaired.measured["db"] >= short
@@ -450,3 +453,10 @@ def test_maps_are_quantized_in_every_opset_that_a_model_may_have(opset):
     result = quantize_static(model, statistics_of(model), Int8(placement="all"), IMAGES)
     assert result.measured["chosen"].startswith("peaks")
     assert result.measured["db"] > 20
+
+
+def test_where_fidelity_is_reached_no_channel_is_equalized():
+    model = uneven()
+    result = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all", fidelity=15), IMAGES)
+    assert set(result.measured["tried_db"]) == {"mse", "percentile"}
+    assert result.measured["db"] >= 15

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import numpy as np
@@ -98,6 +98,23 @@ class TensorStatistics:
         merged.absorb(self)
         merged.absorb(other)
         return merged
+
+    def reaching(self, other: TensorStatistics, growth: np.ndarray) -> TensorStatistics:
+        """The same with at least the extremes of `other`, each channel of which grew.
+
+        Args:
+            other: of the same tensor before it grew, over more images.
+            growth: float32, of each channel; where `other` has other channels or none, nothing changes.
+        """
+        if (
+            self.channels is None
+            or other.channel_low is None
+            or not len(growth) == len(other.channel_low) == self.channels.low.size
+        ):
+            return self
+        low, high = (np.float32(growth * side) for side in (other.channel_low, other.channel_high))
+        kept = replace(self.channels, low=np.minimum(self.channels.low, low), high=np.maximum(self.channels.high, high))
+        return replace(self, low=min(self.low, float(low.min())), high=max(self.high, float(high.max())), channels=kept)
 
     def values_only(self) -> TensorStatistics:
         """The same values in another layout: everything but the channels; the histogram is shared, not copied."""

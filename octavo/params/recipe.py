@@ -86,14 +86,15 @@ class Int8(Block):
     symmetric: bool = False
     # Give the worst layers back to float, cheapest in latency first, until `fidelity` holds on held-out calibration images.
     repair: bool = True
-    # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 24 for classes, 25 for other
-    # vectors (embeddings), 20 for maps of several sizes (detection), 22.5 for maps of one size (segmentation).
+    # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 25 for vectors (classes and
+    # embeddings), 20 for maps of several sizes (detection), 22.5 for maps of one size (segmentation).
     fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.
     correction: Literal["none", "bias"] = "bias"
-    # high: weights are rounded by what their inputs really are (GPTQ-like) and each range is tried against others at the network's
-    # outputs; kept where it measures better on held-out images. `fidelity: auto` is 26.5 dB then for vectors of both kinds.
-    # default: the same with `method: auto` where `fidelity` is missed, before `repair`; ranges only where the outputs are vectors.
+    # high: channels are equalized, weights are rounded by what their inputs really are (GPTQ-like) and each range is tried against
+    # others at the network's outputs; kept where it measures better on held-out images. `fidelity: auto` is then 26.5 dB for
+    # vectors.
+    # default: the same with `method: auto` where `fidelity` is missed, before `repair`; where the outputs are maps, weights alone.
     effort: Literal["default", "high"] = "default"
     # Last Convs that put out maps (boxes, scores, masks) stay float: one position decides there, and 8 bits are 2 % of a box.
     float_heads: bool = True

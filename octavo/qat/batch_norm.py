@@ -16,7 +16,7 @@ from torch import fx
 
 from octavo.qat.capture import aten, replaced
 
-__all__ = ["add_to_bias", "fold", "folded_weight", "fuse", "norm_of", "normalise_batches", "set_folded_weight"]
+__all__ = ["add_to_bias", "fold", "folded_weight", "fuse", "grow", "norm_of", "normalise_batches", "set_folded_weight"]
 
 # node.meta keys: of a layer's convolution; and with the layer's name, of its batch norm where that is there by itself, and of the
 # nodes that make s and w s. Copies of a graph have copies of them.
@@ -188,6 +188,45 @@ def add_to_bias(captured: fx.GraphModule, layer: fx.Node, shift: torch.Tensor) -
     if bias is None or bias.op != "get_attr":
         return False
     _tensor(captured, bias.target).add_(shift.to(torch.float32))
+    return True
+
+
+@torch.no_grad()
+def grow(captured: fx.GraphModule, layer: fx.Node, made: torch.Tensor | None, read: torch.Tensor | None) -> bool:
+    """Multiply what a layer puts out, and divide what it reads.
+
+    Args:
+        captured: its graph.
+        layer: the convolution or Linear.
+        made, read: factors of output and of input channels, positive; None changes nothing.
+
+    Returns:
+        Whether that can be done; else some of it may be done.
+    """
+    fused: _Layer | None = layer.meta.get(_LAYER)
+    source = layer.args[1]
+    if fused is None and source.op != "get_attr":
+        return False
+    weight = _tensor(captured, source.target if fused is None else fused.weight)
+    tail = [1] * (weight.ndim - 2)
+    if read is not None:
+        # Of a grouped convolution's weights, each group's rows read channels of their own.
+        groups = len(read) // weight.shape[1]
+        weight.div_(read.to(weight).view(groups, 1, -1).expand(groups, len(weight) // groups, -1).reshape(len(weight), -1, *tail))
+    if made is None:
+        return True
+    if fused is not None:
+        if fused.gamma is None or fused.beta is None:
+            return False
+        scaled = [_tensor(captured, fused.gamma), _tensor(captured, fused.beta)]
+    else:
+        bias = layer.args[2] if len(layer.args) > 2 else None
+        if bias is not None and bias.op != "get_attr":
+            return False
+        weight.mul_(made.to(weight).view(-1, 1, *tail))
+        scaled = [] if bias is None else [_tensor(captured, bias.target)]
+    for value in scaled:
+        value.mul_(made.to(value))
     return True
 
 

@@ -99,22 +99,28 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
         [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
         for files in (statistics.origin["files"][:_CALIBRATION], statistics.origin["held_out"])
     )
-    solution = all_int8(model, statistics, recipe, PtqImages(counted, held_out))
-    # Calibration saw FP32's own graph, tensors too that PTQ's has not; PTQ's choice counts where there is one.
-    known = {value.name for value in model.graph.inputs} | {value.name for node in model.graph for value in node.outputs}
-    ranges = {name: value for name, value in (chosen_ranges(statistics, recipe) | solution.ranges).items() if name in known}
 
-    def tensors(image: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
-        for _, found in read_tensors(model, list(ranges), lambda: [("the first training image", {image_input: image})]):
-            yield from found.items()
+    def start(*, equalize: bool) -> Start:
+        solution = all_int8(model, statistics, recipe, PtqImages(counted, held_out), equalize=equalize)
+        # Calibration saw FP32's own graph, tensors too that PTQ's has not; PTQ's choice counts where there is one.
+        graph = solution.model
+        known = {value.name for value in graph.graph.inputs} | {value.name for node in graph.graph for value in node.outputs}
+        ranges = {name: value for name, value in (chosen_ranges(statistics, recipe) | solution.ranges).items() if name in known}
 
+        def tensors(image: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
+            for _, found in read_tensors(graph, list(ranges), lambda: [("the first training image", {image_input: image})]):
+                yield from found.items()
+
+        return Start(tensors, ranges, solution.layers, solution.grown, lambda: start(equalize=False))
+
+    begin = start(equalize=True)
     sets = Sets(
         [item for item in items if item.sha256 not in held],
         [item for item in items if item.sha256 in held],
         calibration,
         _heads(spec, classes),
     )
-    return Begun(sets, Start(tensors, ranges, solution.layers), _key(spec, manifest, items, ranges), spec, image_input)
+    return Begun(sets, begin, _key(spec, manifest, items, begin.ranges), spec, image_input)
 
 
 def _heads(spec: ModelSpec, classes: Classes) -> dict[str, MaskOf]:

@@ -20,10 +20,11 @@ from octavo.qat.batch_norm import fold, fuse
 from octavo.qat.bias_correction import correct_biases
 from octavo.qat.capture import capture, channels_last, moved
 from octavo.qat.culprits import keep_culprits_float
+from octavo.qat.equalization import take_equalization
 from octavo.qat.ptq import take_roundings
 from octavo.qat.quantizer import OrtQuantizer
 from octavo.qat.start import activations, observe, start_ranges
-from octavo.quantization.int8.solution import RoundedLayer
+from octavo.quantization.int8.solution import GrownLayer, RoundedLayer
 from octavo.sources.torch_export import named_outputs
 
 __all__ = ["Prepared", "Start", "prepare", "some"]
@@ -40,11 +41,15 @@ class Start:
         tensors: (an image [1, ...]) to the FP32 ONNX graph's tensors on it, by name.
         ranges: the ranges chosen for them: (low, high) by name.
         layers: weights as PTQ rounds them.
+        grown: layers whose channels PTQ equalized first: the rest is of that network.
+        plain: what PTQ knows of the network as it is, where `grown` cannot be had.
     """
 
     tensors: Callable[[np.ndarray], Iterable[tuple[str, np.ndarray]]]
     ranges: Mapping[str, tuple[float, float]]
     layers: Sequence[RoundedLayer] = ()
+    grown: Sequence[GrownLayer] = ()
+    plain: Callable[[], Start] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,10 @@ def prepare(
     record: dict[str, Any] = {"batch_norms_folded": fuse(captured)}
     quantizer = _quantizer(settings, getattr(module, "node_names", {}))
     own, notes = isinstance(quantizer, OrtQuantizer), []
+    if start.grown:
+        record["equalized"] = own and take_equalization(captured, start.grown, example)
+        if own and not record["equalized"]:
+            start = start.plain()
     if not own:
         notes.append("quantizer xnnpack: signed activations; on x86 ONNX Runtime runs about half of the convolutions in float")
         fold(captured)  # its patterns know no other batch norm than a folded one

@@ -17,7 +17,7 @@ from octavo.qat.fake_quantize import WeightFakeQuantize
 from octavo.qat.quantizer import LAYERS
 from octavo.quantization.int8.solution import RoundedLayer
 
-__all__ = ["take_roundings"]
+__all__ = ["alike", "output_first", "take_roundings"]
 
 # Relative difference of a layer's weights in both graphs, below which it is the same layer.
 _SAME = 1e-4
@@ -44,10 +44,10 @@ def take_roundings(prepared: fx.GraphModule, layers: Sequence[RoundedLayer]) -> 
         if not isinstance(rounding, WeightFakeQuantize) or weight is None:
             continue
         for place, layer in enumerate(layers):
-            given = _as_in_torch(layer, tuple(weight.shape)) if place not in used else None
-            if given is None or not _alike(weight.numpy(force=True), given[0]):
+            theirs = output_first(layer.weight, layer.axis)
+            if place in used or theirs.shape != tuple(weight.shape) or not alike(weight.numpy(force=True), theirs):
                 continue
-            value = torch.from_numpy(given[1]).to(weight)
+            value = torch.from_numpy(output_first(layer.rounded, layer.axis)).to(weight)
             if layer.scale.size in (1, len(value)) and add_to_bias(prepared, node, torch.from_numpy(layer.bias_shift).to(weight)):
                 set_folded_weight(prepared, node, value)
                 rounding.give(torch.from_numpy(layer.scale).to(weight))
@@ -57,13 +57,11 @@ def take_roundings(prepared: fx.GraphModule, layers: Sequence[RoundedLayer]) -> 
     return taken
 
 
-def _as_in_torch(layer: RoundedLayer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray] | None:
-    """(FP32's weights, rounded ones) with output channels first; None where they are of another shape."""
-    pair = layer.weight, layer.rounded
-    if layer.axis == 1 and layer.weight.ndim == 2:
-        pair = tuple(np.ascontiguousarray(value.T) for value in pair)
-    return pair if pair[0].shape == shape else None
+def output_first(weight: np.ndarray, axis: int) -> np.ndarray:
+    """An ONNX layer's weights with output channels first, as torch has them."""
+    return np.ascontiguousarray(weight.T) if axis == 1 and weight.ndim == 2 else weight
 
 
-def _alike(mine: np.ndarray, theirs: np.ndarray) -> bool:
+def alike(mine: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether two weights of one shape are those of one layer."""
     return float(np.linalg.norm(mine - theirs)) <= _SAME * max(float(np.linalg.norm(theirs)), 1e-12)

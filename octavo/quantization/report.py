@@ -56,6 +56,7 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     if measured:
         rows += [
             ("way chosen", str(measured.get("chosen", settings["method"]))),
+            ("tensors with channels equalized", str(measured.get("equalized_tensors", 0))),
             ("SQNR at the heads, all in INT8", f"{measured['all_int8_db']} dB"),
             ("SQNR at the heads, as written", f"{measured['db']} dB, {measured['fidelity_db']} dB wanted"),
             ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),

@@ -76,8 +76,11 @@ class Draft:
         recipe: the `int8:` block; its method is one of `octavo.calibration.ranges.METHODS`. With `bits16` the model's opset is 21.
         kept: node name to the pattern of `keep_float` that names it.
         samples: feeds of some calibration images, for tensors that the statistics do not know; may be empty.
-        equalized: scale channels first (`equalization`); needs `samples`.
+        exponents: how far channels are equalized first, by stream (`equalization`); needs `samples`.
         by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
+
+    Attributes:
+        growth: of each channel, float32, of the tensors that equalizing changed, by name.
 
     Raises:
         CalibrationError: `bits16` names no calibrated tensor.
@@ -92,10 +95,10 @@ class Draft:
         kept: Mapping[str, str],
         samples: Sequence[Feeds] = (),
         *,
-        equalized: bool = False,
+        exponents: Mapping[str, float] | None = None,
         by_channel: bool = False,
     ) -> None:
-        self.model = ir.from_proto(ir.to_proto(model)) if equalized else model
+        self.model = ir.from_proto(ir.to_proto(model)) if exponents else model
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
         self.by_channel = by_channel
         self.units = units_of(self.model)
@@ -105,13 +108,10 @@ class Draft:
         self.target = target_of(recipe.target)
         self.layout = LAYOUTS[self.target.layout]
         self.wide = self._sixteen(wide)
-        changed: list[str] = []
-        if equalized:
-            changed = equalize(self.model, self.units, set(self._int8({})), statistics)
-        self.equalized = len(changed)
+        self.growth = equalize(self.model, self.units, statistics, exponents) if exponents else {}
         self._scales: dict[str, QParams] = {}
         self._codes: dict[str, Codes] = {}
-        self._observe(changed)
+        self._observe(self.growth)
         # A tensor's own range is the same in every placement.
         self._ranges: dict[str, tuple[float, float]] = {}
         # So is what its rounding shifts, where the same tensors are rounded around it.
@@ -163,6 +163,11 @@ class Draft:
         other = copy(self)
         other._scales, other._codes = dict(scales), dict(codes)
         return other
+
+    def equalized_by(self, exponents: Mapping[str, float], most: int | None = None) -> Draft:
+        """The same draft with channels equalized, and nothing taken as given; it looks at `most` samples where not at all."""
+        samples = self.samples[:most]
+        return Draft(self.model, self.statistics, self.recipe, self.kept, samples, exponents=exponents, by_channel=self.by_channel)
 
     @property
     def fixed(self) -> set[str]:
@@ -228,7 +233,7 @@ class Draft:
         means = tensor.means() if tensor is not None else None
         return None if means is None else mean_shift(unit.main, code.restored, means)
 
-    def _observe(self, changed: list[str]) -> None:
+    def _observe(self, changed: Mapping[str, np.ndarray]) -> None:
         """Statistics of tensors that exact rewriting made or changed; those of other tensors hold as they are."""
         if not self.samples:
             return
@@ -238,4 +243,8 @@ class Draft:
             return
         images = [(f"sample {place}", dict(feeds)) for place, feeds in enumerate(self.samples)]
         seen = collect(self.model, lambda: images, tensors=missing)
+        for name, growth in changed.items():
+            if name in seen.tensors and name in self.statistics.tensors:
+                # These are of some images, and the extremes of all are known.
+                seen.tensors[name] = seen.tensors[name].reaching(self.statistics.tensors[name], growth)
         self.statistics = Statistics({**self.statistics.tensors, **seen.tensors})

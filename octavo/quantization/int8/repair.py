@@ -12,19 +12,14 @@ from functools import cache
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.price import Prices
-from octavo.quantization.int8.sensitivity import noise_of
+from octavo.quantization.int8.sensitivity import noise_of, worth_measuring
 from octavo.quantization.int8.stored import WORTH
 from octavo.quantization.int8.trade import Noise, Trade
 from octavo.quantization.int8.units import Unit
 from octavo.quantization.int8.weights import weights_of
-from octavo.runtime.tensors import images_within
 
 __all__ = ["Placing"]
 
-# Bytes of tensors that are made to measure each rounding alone, and images that this is done on at most. It takes about .07 s a
-# gigabyte (AMD Zen 3, 2 cores). Masks say with one image what they say with four (CGNet); detectors are better off with more
-# (NanoDet-m's placement, held to 24 dB, is priced at 16.4 ms from two or three and at 14.4 from four or eight).
-_WORK, _IMAGES = 160e9, 8
 # How much less noise than wanted placements are looked for: predictions are a little off.
 _BEYOND = 8.0
 # How many placements before the first that measures well enough are tried as well, and how many times the noise wanted they may be
@@ -66,7 +61,7 @@ class Placing:
     def alone(self, judge: Judge) -> Noise:
         """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 8."""
         model, roundings = self.draft.model, len(self.whole.scales) + len(self.whole.codes)
-        return noise_of(model, self.whole, judge, judge.samples[: images_within(model, _WORK / roundings, _IMAGES)])
+        return noise_of(model, self.whole, judge, worth_measuring(model, roundings, judge.samples))
 
     def store(self, alone: Noise, wanted: float) -> None:
         """Have layers keep int8 weights in the file where they are float: as many as make little noise by that.

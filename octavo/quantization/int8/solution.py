@@ -17,9 +17,9 @@ from octavo.quantization.int8.judge import Judge, heads_of
 from octavo.quantization.int8.static import Images
 from octavo.quantization.int8.units import is_map, units_of
 from octavo.quantization.int8.ways import Way
-from octavo.quantization.int8.weights import bias_of, weights_of
+from octavo.quantization.int8.weights import bias_of, channel_axis, weights_of
 
-__all__ = ["RoundedLayer", "Solution", "all_int8"]
+__all__ = ["GrownLayer", "RoundedLayer", "Solution", "all_int8"]
 
 
 @dataclass(frozen=True)
@@ -41,31 +41,53 @@ class RoundedLayer:
     bias_shift: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class GrownLayer:
+    """A layer whose channels PTQ brought to one size.
+
+    Attributes:
+        weight: FP32's before, of the ONNX graph.
+        axis: the output channel axis.
+        made: growth of each output channel, float32, or None.
+        read: growth of each input channel, which the weights take back, or None.
+    """
+
+    weight: np.ndarray
+    axis: int
+    made: np.ndarray | None
+    read: np.ndarray | None
+
+
 @dataclass(frozen=True)
 class Solution:
     """All of them.
 
     Attributes:
+        model: what the rest is of: the prepared graph, its channels equalized where that measures better.
         layers: of each weighted layer that can be INT8.
         ranges: tensor name to (low, high) that uint8 codes span.
+        grown: the layers that equalizing changed.
         label: the way that measured best.
         db: SQNR at the heads on held-out images, everything INT8.
     """
 
+    model: ir.Model
     layers: list[RoundedLayer] = field(default_factory=list)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    grown: list[GrownLayer] = field(default_factory=list)
     label: str = ""
     db: float = 0.0
 
 
-def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images) -> Solution:
-    """Choose ranges and roundings as `quantize_static` does, with no layer given back to float, and no channel equalized.
+def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images, *, equalize: bool = True) -> Solution:
+    """Choose ranges and roundings as `quantize_static` does, with no layer given back to float.
 
     Args:
         model: FP32, as for `quantize_static`.
         statistics: of the calibration images.
         recipe: the `int8:` block; for the CPU's kernels, whatever target it names.
         images: to choose by.
+        equalize: channels may be equalized: what is found is another network's then, `Solution.model`.
 
     Raises:
         QuantizationError: nothing can be quantized.
@@ -76,12 +98,18 @@ def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Imag
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images.held_out else None
 
     def make(way: Way) -> Draft:
-        # Equalized channels would be those of another network.
-        return Draft(ready, statistics, way.recipe, (), images.calibration, equalized=False, by_channel=False)
+        return Draft(ready, statistics, way.recipe, (), images.calibration, by_channel=False)
 
     bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(heads, recipe.effort)
-    chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound)
-    layers = []
+    chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound, equalize=equalize)
+    layers, growth = [], chosen.draft.growth
+    grown = [
+        GrownLayer(
+            weights_of(unit.main), channel_axis(unit.main), growth.get(unit.outputs[0].name), growth.get(unit.inputs[0].name)
+        )
+        for unit in units_of(ready)
+        if unit.kind == "linear" and not growth.keys().isdisjoint((unit.outputs[0].name, unit.inputs[0].name))
+    ]
     for unit in chosen.plan.int8:
         codes = chosen.plan.codes.get(unit.main.name)
         if codes is None:
@@ -94,4 +122,4 @@ def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Imag
         for name, chosen in chosen.plan.scales.items()
         if not chosen.by_channel
     }
-    return Solution(layers, ranges, chosen.label, db_of(chosen.noise))
+    return Solution(chosen.draft.model, layers, ranges, grown, chosen.label, db_of(chosen.noise))

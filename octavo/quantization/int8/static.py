@@ -93,11 +93,9 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 
     def make(way: Way) -> Draft:
         nonlocal observed
-        known = images.calibration if images else ()
-        draft = Draft(ready, observed, way.recipe, kept, known, equalized=way.equalized, by_channel=way.by_channel)
-        if not way.equalized:
-            # What one draft had to look at holds for all of the same graph.
-            observed = draft.statistics
+        draft = Draft(ready, observed, way.recipe, kept, images.calibration if images else (), by_channel=way.by_channel)
+        # What one draft had to look at holds for all of the same graph.
+        observed = draft.statistics
         return draft
 
     chosen = chosen_way(make, recipe, judge, maps, bound)
@@ -116,6 +114,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         record = {
             "chosen": chosen.label,
             "tried_db": chosen.tried,
+            "equalized_tensors": len(draft.growth),
             "all_int8_db": db_of(noise),
             "fidelity_db": bound,
             "held_out_images": len(judge.samples),

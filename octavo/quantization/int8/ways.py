@@ -1,4 +1,4 @@
-"""What `method: auto` tries: how ranges are cut, and what is done for channels that one scale serves badly."""
+"""What `method: auto` tries: how ranges are cut."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ class Way:
     Attributes:
         label: what the manifest calls it.
         recipe: with a method in place of `auto`.
-        equalized: channels are brought to one size first.
         by_channel: what only depthwise Convs read has a scale for each channel; for targets that can.
     """
 
     label: str
     recipe: Int8
-    equalized: bool = False
     by_channel: bool = False
 
 
@@ -50,6 +48,4 @@ def ways_of(recipe: Int8, *, maps: bool, measurable: bool) -> list[Way]:
             found.append(Way(f"{method}, by channel", chosen, by_channel=True))
         if measurable or not found:
             found.append(Way(method, chosen))
-        if measurable:
-            found.append(Way(f"{method}, equalized", chosen, equalized=True))
     return found
