@@ -14,7 +14,6 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import DataError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.graph.io import load
-from octavo.graph.prepared import prepared
 from octavo.images.dataset import Classes, Images, Item, image_list, refuse_overlap
 from octavo.images.masks import Mask
 from octavo.images.purpose import chosen_images, open_images
@@ -94,7 +93,7 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     held = {item.sha256 for item in pick(items, min(spec.qat.held_out, len(items) // 4), spec.qat.seed)}
     calibration = chosen_images(spec, used, where).items
     recipe = spec.int8.model_copy(update={"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel})
-    model = prepared(load(folder / MODEL))
+    model = load(folder / MODEL)
     counted, held_out = (
         [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
         for files in (statistics.origin["files"][:_CALIBRATION], statistics.origin["held_out"])
