@@ -180,13 +180,24 @@ def test_a_range_that_was_cut_too_much_is_found_and_widened():
     narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
     judge = Judge(model, ["y"], CALIBRATION[:4])
     plan = narrow.plan()
-    found = searched_scales(model, plan, judge)
+    unseen = Judge(model, ["y"], HELD_OUT)
+    found = searched_scales(model, plan, judge, unseen)
     assert found
     assert any(found[name].high > plan.scales[name].high for name in found)
-    unseen = Judge(model, ["y"], HELD_OUT)
     noise = [unseen.judge(made.written(made.plan(), ["y"])) for made in (narrow, narrow.with_choices(found, {}))]
     assert noise[1] < noise[0] * 0.8
-    assert set(searched_scales(model, plan, judge, fixed={"x"})) == set(found) - {"x"}
+    assert set(searched_scales(model, plan, judge, unseen, fixed={"x"})) == set(found) - {"x"}
+
+
+def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
+    model = prepared(uneven())
+    wide = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+    dark = Judge(model, ["y"], [{"x": feeds["x"] * np.float32(0.25)} for feeds in CALIBRATION[:3]])
+    plan = wide.plan()
+    fooled = searched_scales(model, plan, dark, dark)
+    assert min(fooled[name].high / plan.scales[name].high for name in fooled) < 0.6
+    found = searched_scales(model, plan, dark, Judge(model, ["y"], HELD_OUT))
+    assert all(found[name].high > 0.6 * plan.scales[name].high for name in found)
 
 
 def test_what_shares_a_scale_goes_on_sharing_it():
@@ -200,7 +211,7 @@ def test_what_shares_a_scale_goes_on_sharing_it():
     ]
     model = prepared(network(nodes, tensors, ["y"]))
     draft = Draft(model, statistics_of(model), Int8(method="percentile", percentile=80), {}, CALIBRATION)
-    found = searched_scales(model, draft.plan(), Judge(model, ["y"], CALIBRATION[:3]))
+    found = searched_scales(model, draft.plan(), Judge(model, ["y"], CALIBRATION[:3]), Judge(model, ["y"], HELD_OUT))
     assert {"r", "m"} <= set(found)
     assert found["r"] == found["m"]
 

@@ -81,7 +81,7 @@ def chosen_way(
                 if better is not None:
                     attempt(f"{label}, equalized", better, better.plan())
         label = best.label
-        steps = efforts(best.draft, best.plan, judge.heads, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
+        steps = efforts(best.draft, best.plan, judge, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
         while _worth_more(recipe, db_of(best.noise) < bound) and (step := next(steps, None)) is not None:
             what, draft = step
             attempt(f"{label}, {what}", draft, draft.plan())
