@@ -155,7 +155,7 @@ def test_refined_layers_are_nearer_to_fp32_and_biases_take_the_mean(draft, monke
     assert set(codes) == {"stem", "depth", "point", "head"}
     judge = Judge(draft.model, ["y"], HELD_OUT)
     noise = [judge.judge(made.written(made.plan(), judge.heads)) for made in (draft, draft.with_choices({}, codes))]
-    # Held-out noise of one small random network, whose weights depend on the tests before it: it spreads by a tenth.
+    # Held-out noise of one small random network: from one to another it spreads by a tenth.
     assert noise[1] <= noise[0] * 1.25
     # The first layer alone, on the very inputs it was fitted to: its mean output is FP32's.
     node = next(node for node in draft.model.graph if node.name == "stem")
@@ -186,7 +186,8 @@ def test_a_range_that_was_cut_too_much_is_found_and_widened():
     assert any(found[name].high > plan.scales[name].high for name in found)
     noise = [unseen.judge(made.written(made.plan(), ["y"])) for made in (narrow, narrow.with_choices(found, {}))]
     assert noise[1] < noise[0] * 0.8
-    assert set(searched_scales(model, plan, judge, unseen, fixed={"x"})) == set(found) - {"x"}
+    name = min(found)
+    assert name not in searched_scales(model, plan, judge, unseen, fixed={name})
 
 
 def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
@@ -194,10 +195,13 @@ def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
     wide = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
     dark = Judge(model, ["y"], [{"x": feeds["x"] * np.float32(0.25)} for feeds in CALIBRATION[:3]])
     plan = wide.plan()
-    fooled = searched_scales(model, plan, dark, dark)
+    unseen = Judge(model, ["y"], HELD_OUT)
+    fooled, found = (searched_scales(model, plan, dark, others) for others in (dark, unseen))
     assert min(fooled[name].high / plan.scales[name].high for name in fooled) < 0.6
-    found = searched_scales(model, plan, dark, Judge(model, ["y"], HELD_OUT))
-    assert all(found[name].high > 0.6 * plan.scales[name].high for name in found)
+    noise = [
+        unseen.judge(made.written(made.plan(), ["y"])) for made in (wide.with_choices(fooled, {}), wide.with_choices(found, {}))
+    ]
+    assert noise[1] < noise[0] * 0.5
 
 
 def test_what_shares_a_scale_goes_on_sharing_it():
