@@ -29,8 +29,7 @@ from octavo.quantization.int8.streams import streams_of
 from octavo.quantization.int8.trade import Noise, Trade
 from octavo.quantization.int8.units import units_of
 
-SEED = 5
-GENERATOR = np.random.default_rng(SEED)
+GENERATOR = np.random.default_rng(5)
 FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
 CALIBRATION, HELD_OUT = FEEDS[:8], FEEDS[8:]
 IMAGES = Images(CALIBRATION, HELD_OUT)
@@ -39,10 +38,10 @@ IMAGES = Images(CALIBRATION, HELD_OUT)
 he = partial(graphs.he, GENERATOR)
 
 
-def uneven(activation: str = "Relu") -> ir.Model:
+def uneven(activation: str = "Relu", seed: int = 5) -> ir.Model:
     """Conv, activation, depthwise Conv, Conv, pool, Gemm; the first layer's channels differ by a factor of 100 in size."""
     # The same network whichever tests ran before.
-    he = partial(graphs.he, np.random.default_rng(SEED))
+    he = partial(graphs.he, np.random.default_rng(seed))
     spread = np.geomspace(0.01, 1, 16).astype(np.float32).reshape(-1, 1, 1, 1)
     tensors = {
         "stem": he(16, 3, 3, 3) * spread,

@@ -191,17 +191,18 @@ def test_a_range_that_was_cut_too_much_is_found_and_widened():
 
 
 def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
-    model = prepared(uneven())
-    wide = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
-    dark = Judge(model, ["y"], [{"x": feeds["x"] * np.float32(0.25)} for feeds in CALIBRATION[:3]])
-    plan = wide.plan()
-    unseen = Judge(model, ["y"], HELD_OUT)
-    fooled, found = (searched_scales(model, plan, dark, others) for others in (dark, unseen))
-    assert min(fooled[name].high / plan.scales[name].high for name in fooled) < 0.6
-    noise = [
-        unseen.judge(made.written(made.plan(), ["y"])) for made in (wide.with_choices(fooled, {}), wide.with_choices(found, {}))
-    ]
-    assert noise[1] < noise[0] * 0.5
+    unseen_noise = []
+    for seed in range(5, 9):
+        model = prepared(uneven(seed=seed))
+        wide = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+        dark = Judge(model, ["y"], [{"x": feeds["x"] * np.float32(0.25)} for feeds in CALIBRATION[:3]])
+        unseen = Judge(model, ["y"], HELD_OUT)
+        fooled, found = (searched_scales(model, wide.plan(), dark, others) for others in (dark, unseen))
+        made = [wide.with_choices(scales, {}) for scales in (fooled, found)]
+        unseen_noise.append([unseen.judge(one.written(one.plan(), ["y"])) for one in made])
+    assert all(found <= fooled for fooled, found in unseen_noise)
+    fooled, found = np.sum(unseen_noise, axis=0)
+    assert found < fooled * 0.5
 
 
 def test_what_shares_a_scale_goes_on_sharing_it():
