@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from octavo import cli
-from octavo.deploy.manifest import model_bytes, read_manifest
 from octavo.files import write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.images.batches import batch_of
@@ -18,6 +17,7 @@ from octavo.images.dataset import Images
 from octavo.images.input_sizes import named, refuse_fixed_size
 from octavo.images.purpose import open_images
 from octavo.layout import metrics_dir, present_variants, variant_dir
+from octavo.manifest import model_bytes, read_manifest
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import say, track

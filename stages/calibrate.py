@@ -5,7 +5,6 @@ Reads `input`, `data` (but `validation` and `train`) and `calibrate` of params.y
 
 from octavo import cli
 from octavo.calibration.collector import collect
-from octavo.deploy.manifest import block_hash, read_manifest
 from octavo.errors import DataError
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
@@ -13,6 +12,7 @@ from octavo.images.dataset import Images, image_list
 from octavo.images.purpose import open_images
 from octavo.images.splits import hold_out, pick
 from octavo.layout import MODEL, calibration_dir, variant_dir
+from octavo.manifest import block_hash, read_manifest
 from octavo.params import load_model
 from octavo.progress import say, track
 

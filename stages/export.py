@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 
 from octavo import cli
-from octavo.deploy.manifest import block_hash, write_manifest
 from octavo.files import replace_dir, sha256_path
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images
 from octavo.images.input_sizes import refuse_fixed_sides
 from octavo.images.purpose import open_images
 from octavo.layout import MODEL, variant_dir
+from octavo.manifest import block_hash, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.runtime.session import Session

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from octavo import cli
-from octavo.deploy.manifest import model_bytes, read_manifest, write_manifest
 from octavo.errors import SourceError
 from octavo.files import replace_dir, write_text
 from octavo.graph.io import save
 from octavo.layout import MODEL, checkpoint_dir, variant_dir
+from octavo.manifest import model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import advancing, say

@@ -6,7 +6,6 @@ Reads `input`, `data.calibration` and `fp16` of params.yaml; runs a handful of c
 from itertools import islice
 
 from octavo import cli
-from octavo.deploy.manifest import read_manifest, write_manifest
 from octavo.files import replace_dir
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
@@ -14,6 +13,7 @@ from octavo.images.dataset import Images
 from octavo.images.purpose import open_images
 from octavo.images.splits import pick
 from octavo.layout import MODEL, variant_dir
+from octavo.manifest import read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import as_records, left_out, summary

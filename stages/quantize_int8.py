@@ -7,12 +7,12 @@ run on some of them; manifest.json records what was chosen, why and what ONNX Ru
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
-from octavo.deploy.manifest import block_hash, model_bytes, read_manifest, write_manifest
 from octavo.files import replace_dir, write_json, write_text
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
 from octavo.images.purpose import chosen_images
 from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
+from octavo.manifest import block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import left_out, summary

@@ -11,7 +11,6 @@ from typing import Any
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
-from octavo.deploy.manifest import model_bytes, own_manifest, read_manifest
 from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates, kernel_gates
 from octavo.evidence.layers import layer_noise, write_noise
@@ -25,6 +24,7 @@ from octavo.graph.selection import selects
 from octavo.images.dataset import Images
 from octavo.images.purpose import open_images, refuse_calibrated
 from octavo.layout import calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
+from octavo.manifest import model_bytes, own_manifest, read_manifest
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
