@@ -7,6 +7,7 @@
     ├── ModelRunError       ONNX Runtime cannot load or run a graph, or its output is not a number
     ├── CalibrationError    statistics that cannot be made, or that belong to another model
     ├── QuantizationError   a graph that cannot be quantized as asked
+    ├── CodecError          an embedding that cannot be coded, or a token or block that cannot be read
     └── OutputError         a result that cannot be written
 
 Stage scripts turn an OctavoError into its text on stderr and exit code 2 (`octavo.cli`).
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 __all__ = [
     "CalibrationError",
+    "CodecError",
     "DataError",
     "ModelRunError",
     "OctavoError",
@@ -64,6 +66,10 @@ class CalibrationError(OctavoError):
 
 class QuantizationError(OctavoError):
     """A graph that cannot be quantized as asked."""
+
+
+class CodecError(OctavoError):
+    """An embedding that cannot be coded, or a token or block that is damaged or of an unknown version."""
 
 
 class OutputError(OctavoError):
