@@ -28,7 +28,7 @@ from octavo.manifest import model_bytes, own_manifest, read_manifest
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
-from octavo.tasks import model_classes
+from octavo.tasks.registry import model_classes
 
 
 def main() -> None:

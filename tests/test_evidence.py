@@ -24,7 +24,8 @@ from octavo.params.grammar import Classification, Input, Int8, Validate
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.session import Session
-from octavo.tasks.classification import ClassificationScore, class_scores
+from octavo.tasks.classification import ClassificationScore
+from octavo.tasks.ranking import class_scores
 
 TASK = Classification(name="classification")
 SPEC = Input(size=(32, 32))

@@ -14,7 +14,7 @@ from octavo.images.purpose import open_images
 from octavo.layout import TORCH_OUTPUTS
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
-from octavo.tasks import SCORES
+from octavo.tasks.registry import SCORES
 
 __all__ = ["torch_baseline"]
 

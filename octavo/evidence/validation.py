@@ -19,7 +19,7 @@ from octavo.images.dataset import Item
 from octavo.params.grammar import Gates, Input, Validate
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
-from octavo.tasks import SCORES
+from octavo.tasks.registry import SCORES
 from octavo.tasks.score import Score
 
 __all__ = ["Validation"]

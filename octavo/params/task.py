@@ -30,6 +30,8 @@ class Classification(Block):
     name: Literal["classification"]
     # The graph output with the logits; only needed where a graph has several.
     output: str | None = None
+    # The class names in the order of the class index, or imagenet1k (torchvision's names of ILSVRC-2012's classes).
+    classes: Literal["imagenet1k"] | tuple[str, ...] | None = None
 
 
 class Detection(Block):

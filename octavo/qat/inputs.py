@@ -27,7 +27,7 @@ from octavo.quantization.int8 import Images as PtqImages
 from octavo.quantization.int8.solution import all_int8
 from octavo.runtime.session import Session
 from octavo.runtime.tensors import read_tensors
-from octavo.tasks import model_classes
+from octavo.tasks.registry import model_classes
 
 __all__ = ["Begun", "begun"]
 

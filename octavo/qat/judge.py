@@ -12,7 +12,7 @@ import torch
 from octavo.images.dataset import Images, Item
 from octavo.params.grammar import Input
 from octavo.qat.losses import distillation
-from octavo.tasks import SCORES
+from octavo.tasks.registry import SCORES
 
 __all__ = ["Judge", "Verdict"]
 

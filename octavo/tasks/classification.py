@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from octavo.errors import DataError
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Classification, Input
-from octavo.tasks.score import Outputs, Panel, Shown
+from octavo.tasks.labels import labels_of
+from octavo.tasks.outputs import Outputs
+from octavo.tasks.ranking import class_scores
+from octavo.tasks.score import Panel, Shown
 
-__all__ = ["ClassificationScore", "class_scores"]
-
-
-def class_scores(outputs: Mapping[str, np.ndarray], task: Classification) -> np.ndarray:
-    """One image's class scores.
-
-    Args:
-        outputs: output name to array; the logits are 1 x classes (trailing dimensions of 1 are allowed).
-        task: says which output, where there are several.
-
-    Returns:
-        float, 1-D, one score a class.
-
-    Raises:
-        DataError: no such output, several and none named, or its shape is not that of one image's scores.
-    """
-    name = task.output or next(iter(outputs))
-    if name not in outputs or (task.output is None and len(outputs) > 1):
-        raise DataError(
-            f"which output holds the class scores? the graph has {', '.join(outputs)}",
-            "name it: `task: {name: classification, output: ...}`",
-        )
-    scores = outputs[name].reshape(outputs[name].shape[0], -1)
-    if scores.shape[0] != 1 or scores.shape[1] < 2:
-        raise DataError(f"output {name!r} of shape {list(outputs[name].shape)} is not one image's class scores", "check `task`")
-    return scores[0]
+__all__ = ["ClassificationScore"]
 
 
 class ClassificationScore:
@@ -63,8 +39,8 @@ class ClassificationScore:
 
     @classmethod
     def classes(cls, task: Classification, outputs: Outputs, size: tuple[int, int]) -> Classes:  # noqa: ARG003
-        """As many as there are scores."""
-        return Classes(len(class_scores(outputs, task)), scored=True)
+        """As many as there are scores, and their names from params.yaml."""
+        return Classes(len(class_scores(outputs, task)), labels_of(task), scored=True)
 
     @property
     def labelled(self) -> int:

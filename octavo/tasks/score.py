@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Input
+from octavo.tasks.outputs import Outputs
 
-__all__ = ["Outputs", "Panel", "Score", "Shown", "View"]
+__all__ = ["Panel", "Score", "Shown", "View"]
 
-Outputs = Mapping[str, np.ndarray]
 # Words, and a picture of the size of `Shown.photo`: uint8, rows x columns x 3, RGB.
 Panel = tuple[str, np.ndarray]
 

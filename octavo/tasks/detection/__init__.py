@@ -7,7 +7,8 @@ from octavo.images.frame import Frame
 from octavo.params.grammar import Detection
 from octavo.tasks.detection import efficientnms, nanodet, rtdetr, ssd, torchvision, yolov5, yolov8, yolov10, yolox
 from octavo.tasks.detection.boxes import Boxes, suppressed
-from octavo.tasks.detection.family import Family, Outputs, Size
+from octavo.tasks.detection.family import Family, Size
+from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILIES", "Boxes", "Family", "detect", "family_of"]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes
+from octavo.tasks.outputs import Outputs
 
-__all__ = ["Family", "Outputs", "Size", "cells", "centres", "only", "sigmoid"]
+__all__ = ["Family", "Size", "cells", "centres", "only", "sigmoid"]
 
-Outputs = Mapping[str, np.ndarray]
 # (rows, columns) of the network's input, in pixels.
 Size = tuple[int, int]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Outputs, Size, only, sigmoid
+from octavo.tasks.detection.family import Family, Size, only, sigmoid
+from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
 

@@ -20,7 +20,8 @@ from octavo.tasks.detection.matching import SAME, matched
 from octavo.tasks.detection.names import class_names
 from octavo.tasks.detection.picture import drawn_found, drawn_truth
 from octavo.tasks.detection.resampled import Curves
-from octavo.tasks.score import Outputs, Panel, Shown
+from octavo.tasks.outputs import Outputs
+from octavo.tasks.score import Panel, Shown
 
 __all__ = ["DetectionScore"]
 

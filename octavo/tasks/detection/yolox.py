@@ -6,7 +6,8 @@ import numpy as np
 
 from octavo.tasks.detection import yolov5
 from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Outputs, Size, cells, centres, only
+from octavo.tasks.detection.family import Family, Size, cells, centres, only
+from octavo.tasks.outputs import Outputs
 
 __all__ = ["DECODED", "FAMILY"]
 

@@ -9,7 +9,7 @@ from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.images.masks import VOID
 from octavo.params.grammar import Head
-from octavo.tasks.score import Outputs
+from octavo.tasks.outputs import Outputs
 
 __all__ = ["class_count", "class_map", "logits_of"]
 

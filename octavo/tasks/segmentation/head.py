@@ -9,7 +9,8 @@ import numpy as np
 from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.params.grammar import Head, Input
-from octavo.tasks.score import Outputs, Panel, Shown
+from octavo.tasks.outputs import Outputs
+from octavo.tasks.score import Panel, Shown
 from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
 from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
 from octavo.tasks.segmentation.picture import coloured, difference

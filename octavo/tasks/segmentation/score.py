@@ -13,7 +13,7 @@ import numpy as np
 
 from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Input, Segmentation
-from octavo.tasks.score import Outputs
+from octavo.tasks.outputs import Outputs
 from octavo.tasks.segmentation.head import HeadScore
 
 __all__ = ["SegmentationScore"]

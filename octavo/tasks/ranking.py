@@ -1,0 +1,53 @@
+"""Class scores of one image and the order that they put classes in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.errors import DataError
+from octavo.params.grammar import Classification
+from octavo.tasks.outputs import Outputs
+
+__all__ = ["Ranking", "class_scores"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Classification.
+
+    Attributes:
+        scores: float, one a class, as the graph puts them out (logits, unless it ends in a softmax).
+    """
+
+    scores: np.ndarray
+
+    def best(self, count: int = 5) -> list[int]:
+        """Class indices by falling score; equal ones by index, as validation ranks them."""
+        return np.argsort(-self.scores, kind="stable")[:count].tolist()
+
+
+def class_scores(outputs: Outputs, task: Classification) -> np.ndarray:
+    """One image's class scores.
+
+    Args:
+        outputs: output name to array; the logits are 1 x classes (trailing dimensions of 1 are allowed).
+        task: says which output, where there are several.
+
+    Returns:
+        float, 1-D, one score a class.
+
+    Raises:
+        DataError: no such output, several and none named, or its shape is not that of one image's scores.
+    """
+    name = task.output or next(iter(outputs))
+    if name not in outputs or (task.output is None and len(outputs) > 1):
+        raise DataError(
+            f"which output holds the class scores? the graph has {', '.join(outputs)}",
+            "name it: `task: {name: classification, output: ...}`",
+        )
+    scores = outputs[name].reshape(outputs[name].shape[0], -1)
+    if scores.shape[0] != 1 or scores.shape[1] < 2:
+        raise DataError(f"output {name!r} of shape {list(outputs[name].shape)} is not one image's class scores", "check `task`")
+    return scores[0]

@@ -1,0 +1,50 @@
+"""Which score is a task's: one registry line each.
+
+A task's score (`octavo.tasks.score.Score`) takes one image's outputs at a time and gives the task's metrics. Tasks without an entry
+are validated by fidelity alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.images.dataset import Classes
+from octavo.images.frame import Frame
+from octavo.images.preprocess import preprocess
+from octavo.params.grammar import Input
+from octavo.tasks.classification import ClassificationScore
+from octavo.tasks.detection.score import DetectionScore
+from octavo.tasks.outputs import Outputs
+from octavo.tasks.score import Score
+from octavo.tasks.segmentation.score import SegmentationScore
+
+__all__ = ["SCORES", "model_classes"]
+
+SCORES: dict[str, type[Score]] = {
+    "classification": ClassificationScore,
+    "detection": DetectionScore,
+    "segmentation": SegmentationScore,
+}
+
+
+def model_classes(task: Any, spec: Input, run: Callable[[np.ndarray], Outputs], scored: Sequence[str] | None = ()) -> Classes:
+    """What FP32's outputs say of the model's classes, before an image is opened: it runs once on an even grey.
+
+    Args:
+        task: the model's `task:` block.
+        spec: its `input:` block.
+        run: FP32, from a preprocessed image.
+        scored: outputs that the task's score gets, all where empty; None where there is no score.
+
+    Raises:
+        DataError: the outputs are not those of the task.
+    """
+    if task.name not in SCORES or scored is None:
+        return Classes()
+    grey = np.full((*spec.size, 3), 128, np.uint8)
+    outputs = run(preprocess(grey, spec))
+    chosen = {name: outputs[name] for name in scored} if scored else outputs
+    return SCORES[task.name].classes(task, chosen, Frame.of(*grey.shape[:2], spec).input)
