@@ -1,24 +1,31 @@
-"""manifest.json beside each model.onnx: what it is, what it was made from, with which settings and versions."""
+"""manifest.json beside each model.onnx: what it is, what it was made from, with which settings and versions.
+
+Reading one needs no package that edits graphs: a service reads manifests, too (`octavo.deploy`).
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import SourceError
 from octavo.files import read_json, sha256_bytes, sha256_file, write_json
-from octavo.graph.custom_ops import CustomOps
-from octavo.graph.io import load
-from octavo.layout import MANIFEST, MODEL
+from octavo.layout import INT8_VARIANTS, MANIFEST, MODEL
 from octavo.params.grammar import Block, ModelSpec
 from octavo.runtime.host import fingerprint, versions
 from octavo.runtime.session import Session, session_config
 
-__all__ = ["block_hash", "model_bytes", "own_manifest", "read_manifest", "write_manifest"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from octavo.graph.custom_ops import CustomOps
+
+__all__ = ["block_hash", "model_bytes", "own_manifest", "read_manifest", "recommended_providers", "write_manifest"]
+
+# What else can run a file that was laid out for one runtime; the CPU comes last and runs everything.
+_FIRST = {"openvino": ("openvino",), "tensorrt": ("tensorrt", "cuda")}
 
 
 def block_hash(block: Block) -> str:
@@ -28,7 +35,20 @@ def block_hash(block: Block) -> str:
 
 def model_bytes(folder: str | Path) -> int:
     """Bytes of a variant's model: model.onnx and its external data."""
-    return sum(path.stat().st_size for path in Path(folder).glob(f"{MODEL}*"))
+    return sum(path.stat().st_size for path in _files(folder))
+
+
+def recommended_providers(variant: str, target: str | None = None) -> list[str]:
+    """Execution providers to try, best first, by the short names of `octavo.runtime.session.PROVIDERS`.
+
+    Args:
+        variant: one of `octavo.layout.VARIANTS`.
+        target: `int8.target`, for which Q and DQ were laid; None of a file that is not quantized. CUDA runs Q and DQ as nodes of
+            their own and computes in float between them: files for CPUs stay on the CPU.
+    """
+    if target is None:
+        return ["cuda", "cpu"] if variant in ("fp32", "fp16") else ["cpu"]
+    return [*_FIRST.get(target, ()), "cpu"]
 
 
 def write_manifest(
@@ -55,26 +75,38 @@ def write_manifest(
     Raises:
         ModelRunError: ONNX Runtime cannot load the model.
     """
+    from octavo.graph.custom_ops import CustomOps
+    from octavo.graph.io import load
+
     folder = Path(folder)
     custom_ops = custom_ops or CustomOps()
+    # Training knows one target only.
+    target = made.get("settings", {}).get("target", "cpu") if variant in INT8_VARIANTS else None
+    written = load(folder / MODEL)
     with custom_ops.files({variant: folder / MODEL}) as runs:
         session = Session(runs[variant])
     outputs = session.output_shapes
     if custom_ops.bodies:
         # As the file has them: what runs may be cut.
-        outputs = {value.name: _shape(value) for value in load(folder / MODEL).graph.outputs}
+        outputs = {value.name: _shape(value) for value in written.graph.outputs}
     manifest = {
         "name": name,
         "variant": variant,
         "task": spec.task.model_dump(mode="json"),
         "file": MODEL,
         "sha256": sha256_file(folder / MODEL),
+        # Of the model and of its external data, where it has any.
+        "files": {path.name: sha256_file(path) for path in _files(folder)},
         "bytes": model_bytes(folder),
         "inputs": [{"name": key, "shape": session.input_shapes[key], "type": session.input_types[key]} for key in session.inputs],
+        "opset": written.opset_imports[""],
         "image_input": image_input,
         "outputs": [{"name": key, "shape": shape} for key, shape in outputs.items()],
         # Operators that a service needs a plugin for; `body` (below models/<model>/fp32) is what ran here in their place.
         "custom_ops": custom_ops.record(),
+        # The runtime that Q and DQ were laid for; null where nothing was.
+        "target": target,
+        "providers": recommended_providers(variant, target),
         "preprocessing": spec.input.model_dump(mode="json"),
         "made": dict(made),
         "versions": {"octavo": importlib.metadata.version("octavo"), **versions()},
@@ -90,16 +122,22 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a variant's folder, after checking that the model is the one it describes.
 
     Raises:
-        SourceError: there is none, or the model file is another one.
+        SourceError: there is none, or the model file, or its external data, is another one or damaged.
     """
     folder = Path(folder)
     try:
         manifest = read_json(folder / MANIFEST)
-        digest = sha256_file(folder / MODEL)
+        found = {name: sha256_file(folder / name) for name in manifest["files"]}
     except FileNotFoundError as error:
         raise SourceError(f"{error.filename}: no such file", "run `dvc repro` to make it, or `dvc pull` to fetch it") from error
-    if digest != manifest["sha256"]:
-        raise SourceError(f"{folder / MODEL} is not the file that its manifest describes", "run `dvc checkout`, or `dvc repro`")
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{folder / MANIFEST} is no manifest of this version: {error!r}", "run `dvc repro`") from error
+    other = [name for name, digest in manifest["files"].items() if found[name] != digest]
+    if other:
+        raise SourceError(
+            f"{folder / other[0]} is damaged, or not the file that its manifest describes",
+            "fetch it again (`dvc checkout`, `dvc pull` or `dvc get --force`), or run `dvc repro`",
+        )
     return manifest
 
 
@@ -109,6 +147,11 @@ def own_manifest(folder: str | Path) -> dict[str, Any] | None:
         return read_manifest(folder)
     except SourceError:
         return None
+
+
+def _files(folder: str | Path) -> list[Path]:
+    """A variant's model.onnx and its external data."""
+    return sorted(Path(folder).glob(f"{MODEL}*"))
 
 
 def _shape(value: ir.Value) -> list[int | str | None] | None:

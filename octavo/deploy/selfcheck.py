@@ -18,10 +18,21 @@ from octavo.layout import INT8_VARIANTS, MODEL
 from octavo.params.preprocessing import Input
 from octavo.runtime.session import Session
 
-__all__ = ["PATTERN", "check_input", "check_shape", "check_tensor", "deviation", "image_input", "reference", "selfcheck"]
+__all__ = [
+    "PATTERN",
+    "check_feeds",
+    "check_input",
+    "check_shape",
+    "check_tensor",
+    "deviation",
+    "image_input",
+    "reference",
+    "selfcheck",
+]
 
-# The image of the self-check, before normalisation: stripes from wide to narrow, so that layers see many frequencies.
-PATTERN = "pixel(row, column, channel) = (floor(row * column / 8) + 85 * channel) mod 256"
+# The image of the self-check, before normalisation: stripes from wide to narrow, so that layers see many frequencies. Rows, columns
+# and channels each differ, so that a tensor that is laid out wrong gives other outputs.
+PATTERN = "pixel(row, column, channel) = (floor(row * (column + 16) / 8) + 85 * channel) mod 256"
 
 # Values of each output that a program compares.
 _SAMPLES = 64
@@ -67,7 +78,7 @@ def check_tensor(preprocessing: Mapping[str, Any], shape: Sequence[int]) -> np.n
     spec = Input.model_validate(preprocessing)
     rows, columns, channels = shape[1:] if spec.layout == "nhwc" else (shape[2], shape[3], shape[1])
     row, column, channel = np.ogrid[:rows, :columns, :channels]
-    image = ((row * column // 8 + 85 * channel) % 256).astype(np.uint8)
+    image = ((row * (column + 16) // 8 + 85 * channel) % 256).astype(np.uint8)
     if spec.dtype == "float32":
         image = image.astype(np.float32) / np.float32(spec.scale)
         image = (image - np.asarray(spec.mean, np.float32)) / np.asarray(spec.std, np.float32)
@@ -97,7 +108,7 @@ def reference(model: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     if others or manifest.get("custom_ops"):
         why = f"the graph also takes {others[0]!r}" if others else "custom operators: a stand-in's numbers would be compared"
         return {"outputs": [], "left_out": {"*": why}}
-    feeds = _feeds(manifest["preprocessing"], check_shape(manifest), image_input(manifest))
+    feeds = check_feeds(manifest)
     wanted = Session(model).run_finite(feeds, "the self-check's image")
     other = Session(model, optimization="off").run(feeds)
     found: dict[str, Any] = {"outputs": [], "left_out": {}}
@@ -119,13 +130,12 @@ def reference(model: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def selfcheck(session: _Runs, config: Mapping[str, Any], variant: str) -> dict[str, float]:
-    """Run the self-check's image through an open session and hold its outputs to what runtime.json has of them.
+def selfcheck(session: _Runs, manifest: Mapping[str, Any]) -> dict[str, float]:
+    """Run the self-check's image through an open session and hold its outputs to what the manifest has of them.
 
     Args:
         session: of the variant, with whatever provider.
-        config: runtime.json.
-        variant: its name there.
+        manifest: the variant's; its `selfcheck` is what `reference` gave.
 
     Returns:
         Output name to how far it lies off, in units of its spread; empty where the variant cannot be checked.
@@ -133,19 +143,17 @@ def selfcheck(session: _Runs, config: Mapping[str, Any], variant: str) -> dict[s
     Raises:
         ModelRunError: an output lies further off than its tolerance or has another size, or the session does not run.
     """
-    entry = config["variants"][variant]
-    checked = entry.get("selfcheck", {}).get("outputs", [])
+    checked = (manifest.get("selfcheck") or {}).get("outputs", [])
     if not checked:
         return {}
-    image = {"name": config["image_input"]["name"], "type": entry["input_type"]}
-    outputs = session.run(_feeds(config["preprocessing"], config["selfcheck"]["input"]["shape"], image))
+    variant, outputs = manifest["variant"], session.run(check_feeds(manifest))
     found = {}
     for output in checked:
         name, values = output["name"], np.asarray(outputs[output["name"]]).reshape(-1)
         if values.size != output["elements"]:
             raise ModelRunError(
                 f"self-check of {variant}: output {name!r} has {values.size} elements, the reference {output['elements']}",
-                "the file is not the one that runtime.json describes: package it again",
+                "the file is not the one that its manifest describes: package it again",
             )
         sampled = values[:: output["stride"]][: len(output["values"])]
         found[name] = deviation(sampled, np.asarray(output["values"]), np.asarray(output["scales"]))
@@ -170,9 +178,9 @@ def image_input(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return next(value for value in manifest["inputs"] if value["name"] == manifest["image_input"])
 
 
-def _feeds(preprocessing: Mapping[str, Any], shape: Sequence[int], image: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The self-check's tensor as the graph's input wants it (`name`, `type`)."""
-    tensor = check_tensor(preprocessing, shape)
+def check_feeds(manifest: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The self-check's tensor as the graph's image input wants it."""
+    tensor, image = check_tensor(manifest["preprocessing"], check_shape(manifest)), image_input(manifest)
     return {image["name"]: tensor.astype(np.float16) if "float16" in image["type"] else tensor}
 
 

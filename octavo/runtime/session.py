@@ -14,7 +14,12 @@ from octavo.runtime.host import has_vnni
 
 __all__ = ["PROVIDERS", "Session", "available_providers", "session_config", "session_warning"]
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+}
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -31,7 +36,7 @@ _ERRORS = (
 
 
 def available_providers() -> list[str]:
-    """Short names (`cpu`, `cuda`) of the execution providers that this installation of ONNX Runtime has."""
+    """Short names (`cpu`, `cuda`, `tensorrt`, `openvino`) of the execution providers that this installation of ONNX Runtime has."""
     return [name for name, full in PROVIDERS.items() if full in ort.get_available_providers()]
 
 
@@ -64,7 +69,7 @@ class Session:
 
     Args:
         model: path of the ONNX file, or its bytes.
-        provider: `cpu` or `cuda`.
+        provider: a key of `PROVIDERS`.
         threads: intra-op threads; 0 takes one a core.
         optimization: `off`, `basic`, `extended` or `all`.
         memory_pattern: false frees each activation once it is used instead of planning one block for all.
@@ -99,7 +104,7 @@ class Session:
                 f"execution provider {provider!r} is not in this ONNX Runtime (it has: {', '.join(available_providers())})",
                 "install the extra that has it (`make repro EXTRA=gpu`), or take it out of `benchmark.providers`",
             )
-        if provider == "cuda":
+        if provider in ("cuda", "tensorrt"):
             # The CUDA and cuDNN libraries lie in site-packages, where the loader does not look by itself.
             ort.preload_dlls()
         options = ort.SessionOptions()

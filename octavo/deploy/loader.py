@@ -1,0 +1,259 @@
+"""Load what the pipeline made, on the machine where it serves: the best variant that runs here, with validation's preprocessing.
+
+Needs neither torch nor dvc. What is tried, what is left aside and why goes to the log `octavo.deploy`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from octavo.deploy.artifact import Artifact, artifacts
+from octavo.deploy.choice import FALLBACK, chain, fastest, measured
+from octavo.deploy.selfcheck import check_feeds, selfcheck
+from octavo.errors import DataError, ModelRunError, OctavoError, SourceError
+from octavo.images.decode import decode, read_image
+from octavo.images.frame import Frame
+from octavo.images.preprocess import preprocess
+from octavo.manifest import read_manifest
+from octavo.runtime.host import cores
+from octavo.runtime.session import Session, available_providers
+from octavo.runtime.timing import interleaved
+from octavo.tasks.predict import Prediction, Predictor, predictor
+
+__all__ = ["Model", "load"]
+
+_LOG = logging.getLogger("octavo.deploy")
+# Rounds of the quick self-test where nothing was measured on a machine like this one.
+ROUNDS, WARMUP = 7, 2
+
+# What an image may be given as: a file, its bytes, a Pillow image, or uint8 rows x columns x 3, RGB.
+Picture = str | PathLike | bytes | Image.Image | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A variant that runs on this machine.
+
+    Attributes:
+        artifact: its folder and manifest.
+        session: ONNX Runtime's.
+        provider: short name of the execution provider.
+        reason: why this variant.
+        fallbacks: variants that were to be taken before it, or left aside, each with the reason.
+    """
+
+    artifact: Artifact
+    session: Session
+    provider: str
+    reason: str = ""
+    fallbacks: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _predict(self) -> Predictor:
+        return predictor(self.artifact.task, self.artifact.manifest.get("decoder"))
+
+    @property
+    def name(self) -> str:
+        """The model's name in params.yaml."""
+        return self.artifact.manifest["name"]
+
+    @property
+    def variant(self) -> str:
+        """One of `octavo.layout.VARIANTS`."""
+        return self.artifact.variant
+
+    @property
+    def labels(self) -> Any:
+        """Class names in the order of the class index; by head where there are several heads; None where nothing gives them."""
+        return self.artifact.manifest.get("labels")
+
+    def predict(self, images: Iterable[Picture]) -> list[Prediction]:
+        """What the model says of some images, each run alone as in validation.
+
+        Args:
+            images: files, bytes of files, Pillow images, or arrays (uint8, rows x columns x 3, RGB).
+
+        Returns:
+            One an image: `octavo.tasks.predict.Ranking`, `octavo.tasks.detection.boxes.Boxes` on the photo (with low scores among
+            them, as average precision needs them: `boxes.taken(boxes.scores >= 0.25)`), `octavo.tasks.predict.ClassMaps` of the
+            photo's size, or a float32 vector.
+
+        Raises:
+            DataError: an image cannot be read.
+            ModelRunError: the run fails, or an output is not finite.
+        """
+        return [self._one(image, f"image {place}") for place, image in enumerate(_several(images))]
+
+    def outputs(self, image: Picture) -> dict[str, np.ndarray]:
+        """The graph's raw outputs on one image, by name."""
+        return self._run(_pixels(image, "the image"), "the image")[0]
+
+    def _one(self, image: Picture, called: str) -> Prediction:
+        return self._predict(*self._run(_pixels(image, called), called))
+
+    def _run(self, pixels: np.ndarray, called: str) -> tuple[dict[str, np.ndarray], Frame]:
+        spec = self.artifact.spec
+        feeds = {self.artifact.manifest["image_input"]: preprocess(pixels, spec)}
+        return self.session.run_finite(feeds, called), Frame.of(*pixels.shape[:2], spec)
+
+
+def load(
+    folder: str | Path,
+    *,
+    variant: str | None = None,
+    provider: str | None = None,
+    threads: int = 0,
+    measure: bool | None = None,
+) -> Model:
+    """Open the best variant for this machine.
+
+    The best is the fastest of those that validation did not find wanting: by `benchmark`'s figures where they come from a machine
+    like this one, else by timing each for a few runs. Its hash is verified, and it must put out the numbers that it put out where
+    it was packaged. Where it does not open or fails that check the next one is taken: INT8, FP16, FP32.
+
+    Args:
+        folder: models/<model>, its `package`, or the folder of one variant.
+        variant: open this one or fail; nothing is chosen.
+        provider: execution provider (`cpu`, `cuda`, ...); None takes each variant's recommended ones that are there.
+        threads: intra-op threads of a run; 0: one a core.
+        measure: True: always time; False: never, the first of the chain is taken where no figures are; None: where needed.
+
+    Raises:
+        SourceError: there is no model in the folder, or not that variant.
+        ModelRunError: no variant opens; the message has each one's reason.
+    """
+    found = artifacts(folder)
+    if variant is not None and variant not in found:
+        raise SourceError(f"{folder} has no variant {variant!r}", f"it has: {', '.join(found)}")
+    opener = _Opener(provider, threads or cores())
+    if variant is not None:
+        return opener.open(found[variant], "asked for")
+    left_aside = {name: f"validation failed {', '.join(one.failed)}" for name, one in found.items() if one.failed}
+    for name, why in left_aside.items():
+        _LOG.warning("%s: %s is left aside: %s", folder, name, why)
+    usable = {name: one for name, one in found.items() if name not in left_aside} or found
+    first, reason = _best(usable, opener, measure)
+    for name in chain(first, list(usable)):
+        try:
+            model = opener.open(usable[name], reason if name == first else f"{first} does not run here", left_aside)
+        except OctavoError as error:
+            left_aside[name] = error.problem
+            _LOG.warning("%s: %s does not run here: %s", folder, name, error.problem)
+            continue
+        _LOG.info("%s: %s on %s, %s", folder, name, model.provider, model.reason)
+        return model
+    told = "".join(f"\n  {name}: {why}" for name, why in left_aside.items())
+    raise ModelRunError(f"{folder}: no variant runs on this machine:{told}", "pull the model again, or update onnxruntime")
+
+
+@dataclass
+class _Opener:
+    """Opens variants, each once.
+
+    Attributes:
+        asked: an execution provider, or None.
+        threads: of a run.
+        opened: sessions by variant, checked; or the error.
+    """
+
+    asked: str | None
+    threads: int
+    opened: dict[str, tuple[Session, str] | OctavoError] = field(default_factory=dict)
+
+    def providers(self, artifact: Artifact) -> list[str]:
+        """Those that are recommended, as far as they are there; the CPU at least."""
+        if self.asked is not None:
+            return [self.asked]
+        there = available_providers()
+        return [name for name in artifact.manifest.get("providers", ["cpu"]) if name in there] or ["cpu"]
+
+    def session(self, artifact: Artifact) -> tuple[Session, str]:
+        """A session that has passed its check, and its provider."""
+        if artifact.variant not in self.opened:
+            try:
+                self.opened[artifact.variant] = self._session(artifact)
+            except OctavoError as error:
+                self.opened[artifact.variant] = error
+        made = self.opened[artifact.variant]
+        if isinstance(made, OctavoError):
+            raise made
+        return made
+
+    def open(self, artifact: Artifact, reason: str, fallbacks: Mapping[str, str] | None = None) -> Model:
+        session, provider = self.session(artifact)
+        return Model(artifact, session, provider, reason, dict(fallbacks or {}))
+
+    def _session(self, artifact: Artifact) -> tuple[Session, str]:
+        read_manifest(artifact.folder)
+        plugins = artifact.manifest.get("custom_ops", {})
+        if plugins:
+            raise ModelRunError(
+                f"{artifact.path} needs operators that ONNX Runtime lacks: {', '.join(plugins)}",
+                "run it where its plugin is (TensorRT, say); validation ran the bodies that stand in for them",
+            )
+        for provider in (candidates := self.providers(artifact)):
+            try:
+                session = Session(artifact.path, provider=provider, threads=self.threads)
+                selfcheck(session, artifact.manifest)
+            except ModelRunError as error:
+                if provider == candidates[-1]:
+                    raise
+                _LOG.warning("%s does not run on %s: %s", artifact.path, provider, error.problem)
+            else:
+                return session, provider
+        raise AssertionError("there is a candidate at least")
+
+
+def _best(usable: Mapping[str, Artifact], opener: _Opener, measure: bool | None) -> tuple[str, str]:
+    """The variant to try first, and why."""
+    if len(usable) == 1:
+        return next(iter(usable)), "the only one"
+    known = {} if measure else measured(usable, opener.providers, opener.threads)
+    if known:
+        first = fastest(known, usable)
+        return first, f"{known[first]:.2f} ms by the figures of a machine like this one"
+    if measure is False:
+        return next(variant for variant in FALLBACK if variant in usable), "the smallest; nothing was measured"
+    runs = {}
+    for name, artifact in usable.items():
+        try:
+            session, _ = opener.session(artifact)
+        except OctavoError:
+            # The chain says so when its turn comes.
+            continue
+        feeds = check_feeds(artifact.manifest)
+        runs[name] = lambda session=session, feeds=feeds: session.run(feeds)
+    if not runs:
+        return next(iter(usable)), "none runs"
+    taken = {name: latency.median for name, latency in interleaved(runs, rounds=ROUNDS, warmup=WARMUP).items()}
+    first = fastest(taken, usable)
+    return first, f"{taken[first]:.2f} ms in a quick test on this machine"
+
+
+def _several(images: Iterable[Picture]) -> Iterable[Picture]:
+    if isinstance(images, (str, bytes, PathLike, Image.Image)) or (isinstance(images, np.ndarray) and images.ndim == 3):
+        raise DataError("predict takes a list of images, this is one", "write `predict([image])`")
+    return images
+
+
+def _pixels(image: Picture, called: str) -> np.ndarray:
+    """Uint8, rows x columns x 3, RGB."""
+    if isinstance(image, bytes):
+        return decode(image, called)
+    if isinstance(image, (str, PathLike)):
+        return read_image(image)
+    if isinstance(image, Image.Image):
+        return np.asarray(image.convert("RGB"))
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
+        return image
+    told = f"{image.dtype} of shape {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
+    raise DataError(f"{called} is {told}", "give a file, its bytes, a Pillow image, or uint8 rows x columns x 3 in RGB")

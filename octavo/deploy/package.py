@@ -1,0 +1,98 @@
+"""Folders that are complete in themselves: each variant's model with all that is known of it, and how to run them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.deploy.artifact import Artifact
+from octavo.deploy.choice import FALLBACK, chain, fastest
+from octavo.deploy.figures import accuracy_of, gates_of, latency_of
+from octavo.deploy.runtime_config import runtime_config
+from octavo.deploy.selfcheck import reference
+from octavo.files import write_json
+from octavo.images.frame import Frame
+from octavo.images.preprocess import preprocess
+from octavo.layout import MANIFEST
+from octavo.manifest import read_manifest
+from octavo.runtime.session import Session
+from octavo.tasks.labels import labels_of
+from octavo.tasks.predict import decoder_of
+
+__all__ = ["RUNTIME", "package"]
+
+RUNTIME = "runtime.json"
+
+
+def package(
+    folder: Path, variants: Mapping[str, Path], accuracy: Mapping[str, Any], latency: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Write <folder>/<variant>/{model.onnx, manifest.json} of what can be deployed, and <folder>/runtime.json.
+
+    That is FP32, and the variants that params.yaml holds to gates (`validate.gates.variants`), whatever their verdict: the loader
+    leaves those aside that failed, runtime.json does not name them, and `make release` refuses them.
+
+    Args:
+        folder: empty.
+        variants: variant to its folder below models/<model>.
+        accuracy, latency: the records of metrics/<model>/.
+
+    Returns:
+        The manifests written.
+
+    Raises:
+        SourceError: a model is not the one that its manifest describes.
+        ModelRunError: a model does not run.
+    """
+    written: dict[str, dict[str, Any]] = {}
+    decoder = None
+    for variant, source in variants.items():
+        gates = gates_of(accuracy, variant)
+        if variant != "fp32" and not gates:
+            continue
+        artifact = Artifact(source, read_manifest(source))
+        plugins = artifact.manifest["custom_ops"]
+        session = None if plugins else Session(artifact.path)
+        if variant == "fp32" and session is not None:
+            decoder = _decoder(artifact, session)
+        manifest = dict(artifact.manifest) | {
+            "labels": labels_of(artifact.task),
+            "decoder": decoder or accuracy.get("decoder"),
+            "gates": gates,
+            "accuracy": accuracy_of(accuracy, variant),
+            "latency": latency_of(latency, variant),
+            "selfcheck": reference(artifact.path, artifact.manifest),
+        }
+        (folder / variant).mkdir()
+        for name in manifest["files"]:
+            shutil.copyfile(source / name, folder / variant / name)
+        write_json(folder / variant / MANIFEST, manifest)
+        written[variant] = manifest
+    usable = {variant: Artifact(folder / variant, manifest) for variant, manifest in written.items()}
+    usable = {variant: artifact for variant, artifact in usable.items() if not artifact.failed}
+    order = chain(_first(usable), list(usable))
+    write_json(folder / RUNTIME, runtime_config(written["fp32"]["name"], written, order))
+    return written
+
+
+def _first(usable: Mapping[str, Artifact]) -> str:
+    """The variant to try first where nobody measures: the fastest on the CPU of the machine that ran `benchmark`."""
+    taken = {}
+    for variant, artifact in usable.items():
+        figures = artifact.manifest["latency"]["figures"]
+        alone = [one for one in figures if (one["provider"], one["batch"], one["size"]) == ("cpu", 1, None)]
+        if not alone:
+            return next(variant for variant in FALLBACK if variant in usable)
+        taken[variant] = max(alone, key=lambda one: one["threads"])["median_ms"]
+    return fastest(taken, usable)
+
+
+def _decoder(artifact: Artifact, session: Session) -> str | None:
+    """The family that FP32's outputs are read as, from its answer to an even grey."""
+    grey = np.full((*artifact.spec.size, 3), 128, np.uint8)
+    outputs = session.run({artifact.manifest["image_input"]: preprocess(grey, artifact.spec)})
+    return decoder_of(artifact.task, outputs, Frame.of(*grey.shape[:2], artifact.spec))
