@@ -101,7 +101,7 @@ function painted(config) {
     for (let row = 0; row < rows; row++)
       for (let column = 0; column < columns; column++)
         for (let channel = 0; channel < channels; channel++) {
-          const pixel = (Math.floor((row * column) / 8) + 85 * channel) % 256;
+          const pixel = (Math.floor((row * (column + 16)) / 8) + 85 * channel) % 256;
           const place = last
             ? ((image * rows + row) * columns + column) * channels + channel
             : ((image * channels + channel) * rows + row) * columns + column;
@@ -169,6 +169,9 @@ async function main() {
   const chain = options.variant ? [options.variant] : config.fallback;
   if (!chain.every((name) => config.variants[name])) {
     throw new Mistake(`no variant ${options.variant}; there are: ${config.fallback.join(', ')}`);
+  }
+  for (const name of ['threads', 'time']) {
+    if (options[name] !== undefined && !/^\d+$/.test(options[name])) throw new Mistake(`--${name} ${options[name]}: it is a whole number`);
   }
   const threads = options.threads === undefined ? undefined : Number(options.threads);
   const ort = await import(`onnxruntime-${options.runtime}`);

@@ -20,8 +20,9 @@ from octavo.runtime.session import Session
 
 __all__ = ["PATTERN", "check_input", "check_shape", "check_tensor", "deviation", "image_input", "reference", "selfcheck"]
 
-# The image of the self-check, before normalisation: stripes from wide to narrow, so that layers see many frequencies.
-PATTERN = "pixel(row, column, channel) = (floor(row * column / 8) + 85 * channel) mod 256"
+# The image of the self-check, before normalisation: stripes from wide to narrow, so that layers see many frequencies. Rows, columns
+# and channels each differ, so that a tensor that is laid out wrong gives other outputs.
+PATTERN = "pixel(row, column, channel) = (floor(row * (column + 16) / 8) + 85 * channel) mod 256"
 
 # Values of each output that a program compares.
 _SAMPLES = 64
@@ -67,7 +68,7 @@ def check_tensor(preprocessing: Mapping[str, Any], shape: Sequence[int]) -> np.n
     spec = Input.model_validate(preprocessing)
     rows, columns, channels = shape[1:] if spec.layout == "nhwc" else (shape[2], shape[3], shape[1])
     row, column, channel = np.ogrid[:rows, :columns, :channels]
-    image = ((row * column // 8 + 85 * channel) % 256).astype(np.uint8)
+    image = ((row * (column + 16) // 8 + 85 * channel) % 256).astype(np.uint8)
     if spec.dtype == "float32":
         image = image.astype(np.float32) / np.float32(spec.scale)
         image = (image - np.asarray(spec.mean, np.float32)) / np.asarray(spec.std, np.float32)
