@@ -113,7 +113,8 @@ void check(Ort::Session& session, const json& config, const json& variant) {
     const char* outputs[] = {name.c_str()};
     const auto got = session.Run(Ort::RunOptions{}, inputs, &tensor, 1, outputs, 1);
     const float* data = got[0].GetTensorData<float>();
-    if (got[0].GetTensorTypeAndShapeInfo().GetElementCount() != wanted["elements"]) throw std::runtime_error(name + ": another size");
+    const size_t elements = got[0].GetTensorTypeAndShapeInfo().GetElementCount();
+    if (elements != wanted["elements"]) throw std::runtime_error("self-check: output " + name + " has another size");
     double sum = 0;
     const size_t count = wanted["values"].size(), stride = wanted["stride"];
     for (size_t k = 0; k < count; ++k) {

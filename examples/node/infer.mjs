@@ -171,7 +171,8 @@ async function main() {
     throw new Mistake(`no variant ${options.variant}; there are: ${config.fallback.join(', ')}`);
   }
   for (const name of ['threads', 'time']) {
-    if (options[name] !== undefined && !/^\d+$/.test(options[name])) throw new Mistake(`--${name} ${options[name]}: it is a whole number`);
+    const given = options[name];
+    if (given !== undefined && !/^\d+$/.test(given)) throw new Mistake(`--${name} ${given}: it is a whole number`);
   }
   const threads = options.threads === undefined ? undefined : Number(options.threads);
   const ort = await import(`onnxruntime-${options.runtime}`);
@@ -198,7 +199,10 @@ async function main() {
       log(`${name} is skipped: ${error.message}`);
     }
   }
-  if (!opened) throw new Error(`no variant of ${config.model} opens: ${skipped.map((one) => `${one.variant}: ${one.reason}`).join('; ')}`);
+  if (!opened) {
+    const reasons = skipped.map((one) => `${one.variant}: ${one.reason}`);
+    throw new Error(`no variant of ${config.model} opens: ${reasons.join('; ')}`);
+  }
 
   const { name, entry, session, providers } = opened;
   const run = ({ data, shape }) => session.run({ [config.image_input.name]: new ort.Tensor(entry.input_type, data, shape) });
