@@ -60,8 +60,10 @@ def write_package(folder: Path, *, seed: int = 0) -> dict[str, Any]:
         )
         for variant in ORDER
     }
-    references = {variant: reference(folder / variant, manifest) for variant, manifest in manifests.items()}
-    config = runtime_config("small", manifests, ORDER, references=references)
+    for variant, manifest in manifests.items():
+        manifest["selfcheck"] = reference(folder / variant, manifest)
+        write_json(folder / variant / "manifest.json", manifest)
+    config = runtime_config("small", manifests, ORDER)
     write_json(folder / "runtime.json", config)
     return config
 

@@ -173,6 +173,7 @@ def test_mistakes_of_the_caller(example: Path, package: Path, tmp_path: Path) ->
         ((tmp_path / "nowhere",), "nowhere/runtime.json: no such file"),
         ((package, "--variant", "int4"), "no variant int4; there are: int8, fp32"),
         ((package, "--input", tmp_path / "short.bin"), "an image is 3 x 32 x 32"),
+        ((package, "--threads", "many"), "--threads many: it is a whole number"),
         ((package, "--threds", "2"), "Unknown option '--threds'"),
         ((), "which package?"),
     ):

@@ -101,7 +101,7 @@ function painted(config) {
     for (let row = 0; row < rows; row++)
       for (let column = 0; column < columns; column++)
         for (let channel = 0; channel < channels; channel++) {
-          const pixel = (Math.floor((row * column) / 8) + 85 * channel) % 256;
+          const pixel = (Math.floor((row * (column + 16)) / 8) + 85 * channel) % 256;
           const place = last
             ? ((image * rows + row) * columns + column) * channels + channel
             : ((image * channels + channel) * rows + row) * columns + column;
@@ -170,6 +170,10 @@ async function main() {
   if (!chain.every((name) => config.variants[name])) {
     throw new Mistake(`no variant ${options.variant}; there are: ${config.fallback.join(', ')}`);
   }
+  for (const name of ['threads', 'time']) {
+    const given = options[name];
+    if (given !== undefined && !/^\d+$/.test(given)) throw new Mistake(`--${name} ${given}: it is a whole number`);
+  }
   const threads = options.threads === undefined ? undefined : Number(options.threads);
   const ort = await import(`onnxruntime-${options.runtime}`);
   // What ONNX Runtime cannot load is told below, with what is taken in its place.
@@ -195,7 +199,10 @@ async function main() {
       log(`${name} is skipped: ${error.message}`);
     }
   }
-  if (!opened) throw new Error(`no variant of ${config.model} opens: ${skipped.map((one) => `${one.variant}: ${one.reason}`).join('; ')}`);
+  if (!opened) {
+    const reasons = skipped.map((one) => `${one.variant}: ${one.reason}`);
+    throw new Error(`no variant of ${config.model} opens: ${reasons.join('; ')}`);
+  }
 
   const { name, entry, session, providers } = opened;
   const run = ({ data, shape }) => session.run({ [config.image_input.name]: new ort.Tensor(entry.input_type, data, shape) });
