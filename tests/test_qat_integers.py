@@ -18,6 +18,8 @@ from octavo.qat.start import activations
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.session import Session
 
+NO_VNNI = {"session.x64quantprecision": "1"}
+
 
 def conv(before, after, kernel=3, relu=nn.ReLU, **settings):
     return nn.Sequential(
@@ -169,3 +171,16 @@ def test_a_learned_range_stays_inside_of_what_an_activation_lets_through(tmp_pat
     kernels = [node.op_type for node in optimized_nodes(tmp_path / "model.onnx")]
     assert kernels.count("QLinearConv") == 2
     assert not {"Conv", "FusedConv", "Clip"} & set(kernels)
+
+
+def test_the_file_loads_and_answers_alike_where_a_cpu_without_vnni_wants_other_kernels(tmp_path):
+    """There ONNX Runtime rewrites weights and zero points as uint8, once each: layers of one width must not share a zero point."""
+    torch.manual_seed(0)
+    network = nn.Sequential(conv(3, 16), *[conv(16, 16) for _ in range(4)], nn.Conv2d(16, 4, 1))
+    _, model, path = exported(prepared(with_statistics(network).eval()), tmp_path)
+    weights = [node for node in model.graph if node.op_type == "DequantizeLinear" and node.inputs[0].const_value is not None]
+    zero_points = [node.inputs[2] for node in weights if len(node.inputs) > 2]
+    assert len(set(zero_points)) == len(zero_points) > 5
+    image = images(1, seed=5).numpy()
+    mine, other = (Session(path, entries=entries).run({"image": image})["output"] for entries in ({}, NO_VNNI))
+    np.testing.assert_array_equal(mine, other)

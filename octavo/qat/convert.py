@@ -17,6 +17,7 @@ from octavo.graph.clean import clean
 from octavo.graph.passes.bias_codes import BiasCodesPass, bias_step
 from octavo.graph.passes.kernel_forms import write_kernel_forms
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.own_zero_points import OwnZeroPointsPass
 from octavo.graph.passes.prelu_of_codes import PReluOfCodesPass
 from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.qat.batch_norm import fold
@@ -106,6 +107,7 @@ def as_onnx(
         ProtectFloatPass(op_type)(graph)
     PReluOfCodesPass()(graph)
     write_kernel_forms(graph)
+    OwnZeroPointsPass()(graph)
     if not any(node.op_type == "DequantizeLinear" for node in graph.graph):
         raise QuantizationError("the trained network came out without a quantized layer", "report this, with the model")
     return graph, notes
