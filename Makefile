@@ -1,5 +1,6 @@
 # make repro   the pipeline, from nothing: environment, data, models, evidence, table
 # make test    the tests          make lint   style and import contract
+# make release MODEL=road VERSION=v1.0.0    git tags for a model that may be released (docs/registry.md)
 # make lock    pin the dependencies again (after a change of pyproject.toml)
 # EXTRA=gpu takes onnxruntime-gpu; RUN is put before every stage's command (a container, say).
 SHELL := /bin/bash
@@ -10,7 +11,7 @@ VENV ?= .venv
 READY := $(VENV)/.ready-$(EXTRA)
 IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 
-.PHONY: repro setup test lint format lock clean
+.PHONY: repro setup test lint format release lock clean
 
 repro: $(READY)
 	@$(IN_VENV) OCTAVO_RUN="$(RUN)" dvc repro $(STAGES)
@@ -28,6 +29,9 @@ lint: $(READY)
 
 format: $(READY)
 	@$(IN_VENV) ruff check --fix . ; $(IN_VENV) ruff format .
+
+release: $(READY)
+	@$(IN_VENV) python -m octavo release "$(MODEL)" "$(VERSION)" $(ARGS)
 
 # uv installs about five times faster than pip; where it cannot (another index set up for pip alone), pip does the same from
 # the same hashed lock.

@@ -8,6 +8,7 @@
     ├── CalibrationError    statistics that cannot be made, or that belong to another model
     ├── QuantizationError   a graph that cannot be quantized as asked
     ├── CodecError          an embedding that cannot be coded, or a token or block that cannot be read
+    ├── RegistryError       a version that must not be released, or that cannot be fetched
     └── OutputError         a result that cannot be written
 
 Stage scripts turn an OctavoError into its text on stderr and exit code 2 (`octavo.cli`).
@@ -24,6 +25,7 @@ __all__ = [
     "OutputError",
     "ParamsError",
     "QuantizationError",
+    "RegistryError",
     "SourceError",
 ]
 
@@ -70,6 +72,10 @@ class QuantizationError(OctavoError):
 
 class CodecError(OctavoError):
     """An embedding that cannot be coded, or a token or block that is damaged or of an unknown version."""
+
+
+class RegistryError(OctavoError):
+    """A version of a model that must not be released, or that cannot be fetched whole."""
 
 
 class OutputError(OctavoError):
