@@ -345,8 +345,12 @@ class TestRelease:
         place.write_bytes(place.read_bytes()[:100])
         refuse("int8/model.onnx has another size", str(place))
 
-    def test_remotes(self, project):
+    def test_remotes(self, project, monkeypatch):
         refuse("RemoteNotFoundError", "nope", remote="nope")
+        monkeypatch.setitem(sys.modules, "dvc_ssh", None)
+        sh(project, "dvc", "remote", "add", "--local", "far", "ssh://127.0.0.1/dvc")
+        refuse("'far' needs a package that is not installed", "dvc-ssh", remote="far")
+        sh(project, "dvc", "remote", "remove", "--local", "far")
         url = str(project.parent / "store")
         sh(project, "dvc", "remote", "remove", "store")
         commit(project)

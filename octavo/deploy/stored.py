@@ -76,7 +76,10 @@ def pushed(repo: Repo, model: str, remote: str | None) -> list[str]:
     (stage,) = repo.stage.collect(stage_of(model))
     (out,) = stage.outs
     name = remote or out.remote or repo.config["core"].get("remote")
-    store = repo.cloud.get_remote_odb(name, "release")
+    try:
+        store = repo.cloud.get_remote_odb(name, "release")
+    except ImportError as error:
+        raise storage_error(f"DVC's remote {name!r}", error) from error
     named = {out.hash_info.value: str(out)} | {hash_info.value: f"{out}/{'/'.join(key)}" for key, _, hash_info in out.get_obj()}
     missing, cut = [], []
     for oid, path in named.items():
@@ -111,6 +114,10 @@ def storage_error(place: str, error: Exception) -> RegistryError:
         place: what was asked, in words.
         error: the storage's.
     """
+    if isinstance(error, ImportError):
+        return RegistryError(
+            f"{place} needs a package that is not installed: {error}", "pip install it; octavo[s3] has that for S3"
+        )
     reason: BaseException = error
     while reason.__cause__ is not None:
         reason = reason.__cause__
