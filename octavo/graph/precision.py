@@ -80,7 +80,10 @@ def precision_of(node: ir.Node) -> Precision:
 
 
 def forms_of(model: ir.Model) -> list[str]:
-    """How a graph is quantized: `qdq`, `qoperator`, `dynamic`, `float16`, `weights` (int8 in the file, restored by Cast); [] for FP32."""
+    """How a graph is quantized; [] for FP32.
+
+    `qdq`, `qoperator`, `dynamic`, `float16`, `weights` (int8 in the file, restored by Cast).
+    """
     found: dict[str, None] = {}
     operators = {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}
     if "QuantizeLinear" in operators and "DequantizeLinear" in operators:

@@ -21,7 +21,8 @@ Shape = tuple[int | None, ...]
 def readable(model: ir.Model) -> ir.Model:
     """A copy in which functions are inlined, constants are initializers and no inputs, and every node has a name of its own.
 
-    Types are inferred where the file states none. Other than `octavo.graph.clean.clean` it converts, folds and checks nothing: what the file says of precision stays there.
+    Types are inferred where the file states none. Other than `octavo.graph.clean.clean` it converts, folds and checks nothing:
+    what the file says of precision stays there.
     """
     copy = model.clone()  # shares the tensors
     with captured_logs():

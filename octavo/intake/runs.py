@@ -27,6 +27,7 @@ class Runnable:
     Args:
         path: the file.
         model: what was read from it.
+        changed: the model is no longer what the file has, and is run as it is.
 
     Attributes:
         custom: the operators that ONNX Runtime lacks.
@@ -34,13 +35,13 @@ class Runnable:
         source: what a session is made of: the path, or the bytes of what stands in for it.
     """
 
-    def __init__(self, path: Path, model: ir.Model) -> None:
+    def __init__(self, path: Path, model: ir.Model, *, changed: bool = False) -> None:
         self.model = model
         self.custom, self.notes = CustomOps(), []
         if custom_ops(model):
             self.custom, self.notes = resolve(model, {}, 0)
             self.model = self.custom.whole(model)
-        self.source: Path | bytes = path if self.model is model else _bytes(self.model)
+        self.source: Path | bytes = path if self.model is model and not changed else _bytes(self.model)
 
     def outputs(self, image: ImageInput, size: tuple[int, int]) -> dict[str, np.ndarray]:
         """What one grey image gives.
