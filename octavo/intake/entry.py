@@ -149,11 +149,12 @@ def _chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Any) -> tuple
     if trial is None or trial.results[0] is None:
         return first, "" if trial is None else "nothing: the network does not run on these images so"
     results = list(trial.results)
-    best = _best(results)
+    open_ = trial.labelled or not first.firm
+    best = _best(results) if open_ else 0
     if candidates[best].keys.get("colour", "rgb") != "gray":
         candidates.append(_turned(candidates[best]))
         results += attempt(candidates[-1:]).results
-        best = len(results) - 1 if _best([results[best], results[-1]]) else best
+        best = len(results) - 1 if open_ and _best([results[best], results[-1]]) else best
     told = [
         f"{one.label} {one.keys.get('colour', 'rgb').upper()} {'does not run' if result is None else f'{result.mean:.2f}'}"
         for one, result in zip(candidates, results, strict=True)
@@ -164,6 +165,8 @@ def _chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Any) -> tuple
         )
     elif all(result is None or result.mean <= results[0].mean for result in results):
         verdict = "what is usual is best"
+    elif not open_:
+        verdict = "without labels that is no reason to leave what these networks take"
     else:
         verdict = "nothing is clearly better than what is usual"
     words = f"with {len(told)} candidates on {trial.images} images ({trial.measure}): {'; '.join(told)}: {verdict}"

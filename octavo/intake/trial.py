@@ -55,11 +55,13 @@ class Trial:
 
     Attributes:
         measure: what `Tried.scores` are, in words.
+        labelled: they are held against labels.
         images: how many photos.
         results: of each candidate; None for one that does not run.
     """
 
     measure: str
+    labelled: bool
     images: int
     results: tuple[Tried | None, ...]
 
@@ -98,12 +100,12 @@ def tried(run: Run, task: Any, items: Sequence[Item], candidates: Sequence[Input
         except OctavoError:
             results.append(None)
     measure = _LABELLED[task.name][0] if labelled else _UNLABELLED[task.name]
-    return Trial(measure, len(photos), tuple(results))
+    return Trial(measure, labelled, len(photos), tuple(results))
 
 
 _UNLABELLED = {
     "classification": "a photo and its mirror image are of one class, less what two photos are (0 to 1)",
-    "detection": "boxes an image that its mirror image has, too",
+    "detection": "F1 of a photo's boxes to its mirror image's, less that to another's",
     "segmentation": "pixels of one class in a photo and its mirror image, less what two photos have (0 to 1)",
     "embedding": "cosine of a photo and its mirror image, less that of two photos",
 }
@@ -130,15 +132,18 @@ def _answer(run: Run, task: Any, spec: Input, photo: np.ndarray, *, mirror: bool
 
 
 def _separation(task: str, answers: Sequence[Any], mirrored: Sequence[Any]) -> list[float]:
-    if task == "detection":
-        return [_matches(one, other, classes=True) for one, other in zip(answers, mirrored, strict=True)]
-    alike = {"classification": _overlap, "segmentation": _same_pixels, "embedding": _overlap}[task]
+    alike = {"classification": _overlap, "detection": _same_boxes, "segmentation": _same_pixels, "embedding": _overlap}[task]
     # Each photo beside its own mirror image, and beside its neighbour's.
     return [alike(one, mirrored[place]) - alike(one, mirrored[place - 1]) for place, one in enumerate(answers)]
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other)
+
+
+def _same_boxes(one: Boxes, other: Boxes) -> float:
+    """F1 of one image's boxes against the other's; two images without any say nothing."""
+    return 2 * _matches(one, other, classes=True) / max(len(one) + len(other), 1)
 
 
 def _same_pixels(one: tuple[np.ndarray, Any], other: tuple[np.ndarray, Any]) -> float:
