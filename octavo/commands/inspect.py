@@ -64,13 +64,14 @@ def run(chosen: argparse.Namespace) -> None:
             None if one["macs"] is None else _count(one["macs"]),
             _count(one["parameters"]),
             one["precision"],
-            one["weights"],
+            one["weights"] if one["weights"] != one["precision"] else None,
             f"{one['kernel']} ({one['runs']})" if one["kernel"] else None,
-            one["note"],
+            one["note"] or None,
         )
         for one in found["layers"]
     ]
-    show_table(columns, rows, right=("MACs", "parameters"))
+    told = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    show_table([columns[place] for place in told], [[row[place] for place in told] for row in rows], right=("MACs", "parameters"))
     for note in found["notes"]:
         print(f"note: {note}")
 

@@ -193,6 +193,7 @@ def _foreseen(path: Path, plain: ir.Model, recipe: Int8, notes: list[str]) -> di
         int8["refused"] = error.problem
         return {"expected": expected, "int8": int8}
     notes += [f"export: {note}" for note in found.notes if note not in notes]
+    ir.external_data.load_to_model(found.model)  # passes that copy a graph as a protobuf lose the weights' folder
     part = found.custom_ops.part(found.model)
     whole = weight_bytes(found.model)
     beside = whole - weight_bytes(part)
