@@ -65,6 +65,18 @@ def test_imports_point_downwards():
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.parametrize("name", STAGES)
+def test_no_stage_depends_on_the_commands(name):
+    assert imported_rooms(ROOT / "stages" / f"{name}.py").isdisjoint({"octavo/commands", "octavo/intake", "octavo/__main__.py"})
+
+
+def test_every_command_is_in_the_readme():
+    from octavo.commands import COMMANDS
+
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`octavo {name} " in readme for name in COMMANDS)
+
+
 def test_torch_is_not_needed():
     """Importing the stages with torch made unimportable."""
     stages = ", ".join(name for name in STAGES if name not in NEEDS_TORCH)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo import cli
-from octavo.commands import fetch, release
+from octavo.commands import fetch, init, inspect, release
 
 __all__ = ["COMMANDS", "main"]
 
@@ -26,6 +26,8 @@ class Command(Protocol):
 # `octavo NAME` -> its module.
 COMMANDS: dict[str, Command] = {
     "fetch": fetch,
+    "init": init,
+    "inspect": inspect,
     "release": release,
 }
 

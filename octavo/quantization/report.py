@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["markdown"]
+__all__ = ["alike", "markdown"]
 
 # Names listed in one cell; the manifest has all.
 SHOWN = 8
@@ -93,7 +93,7 @@ def _floats(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for node in nodes:
         if node["precision"] != "int8":
-            groups[_alike(node["reason"])].append(node)
+            groups[alike(node["reason"])].append(node)
     if not groups:
         return []
     rows = []
@@ -176,7 +176,8 @@ def _setting(value: Any) -> str:
     return f"`{value}`" if not isinstance(value, bool) else f"`{str(value).lower()}`"
 
 
-def _alike(reason: str) -> str:
+def alike(reason: str) -> str:
+    """A node's reason without what differs between nodes that stay float for the same one."""
     return next((group for pattern, group in _ALIKE if pattern.match(reason)), reason)
 
 

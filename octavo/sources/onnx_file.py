@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
-from octavo.graph.custom_ops import LAYERS, resolve
+from octavo.graph.custom_ops import LAYERS, CustomOps, resolve
 from octavo.graph.inspect import check_float, image_input
 from octavo.graph.io import load, save
 from octavo.graph.passes.batch import DynamicBatchPass
@@ -17,7 +19,24 @@ from octavo.graph.passes.shapes import InferShapesPass
 from octavo.params.grammar import Input, OnnxSource
 from octavo.sources.fetched import Fetched
 
-__all__ = ["fetch"]
+__all__ = ["Cleaned", "cleaned", "fetch"]
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A file as every later stage gets it, before it is saved.
+
+    Attributes:
+        model: the graph; its weights may still be mapped from the file.
+        image: the graph input that takes the image.
+        custom_ops: the operators in it that ONNX Runtime lacks.
+        notes: what was changed on the way, one plain line each.
+    """
+
+    model: ir.Model
+    image: ir.Value
+    custom_ops: CustomOps
+    notes: list[str]
 
 
 def fetch(source: OnnxSource, input_spec: Input, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:  # noqa: ARG001
@@ -28,6 +47,25 @@ def fetch(source: OnnxSource, input_spec: Input, out_dir: Path, samples: Sequenc
     runs in their place (`octavo.graph.custom_ops`) is put beside it.
 
     Raises:
+        SourceError: as `cleaned`.
+    """
+    found = cleaned(source, input_spec.name)
+    save(found.model, out_dir / "model.onnx")
+    found.custom_ops.write(out_dir)
+    outputs = tuple(value.name for value in found.model.graph.outputs)
+    return Fetched(
+        model=found.model, input_name=found.image.name, output_names=outputs, notes=found.notes, custom_ops=found.custom_ops
+    )
+
+
+def cleaned(source: OnnxSource, image_name: str | None = None) -> Cleaned:
+    """Read and clean the file, and write nothing.
+
+    Args:
+        source: the model's `source:` block.
+        image_name: the graph input that takes the image, where there are several.
+
+    Raises:
         SourceError: the file cannot be read, is quantized already, has no image input, or `source.custom_ops` does not fit it.
     """
     model = load(source.file)
@@ -36,7 +74,7 @@ def fetch(source: OnnxSource, input_spec: Input, out_dir: Path, samples: Sequenc
         check_float(model)
         model = custom.isolated(model)
         notes = about + clean(model, source.opset)
-        image = image_input(model, input_spec.name)
+        image = image_input(model, image_name)
         if source.dynamic_batch and DynamicBatchPass(image)(model).modified:
             notes.append("the fixed batch dimension was made dynamic")
         if custom.bodies:
@@ -49,7 +87,4 @@ def fetch(source: OnnxSource, input_spec: Input, out_dir: Path, samples: Sequenc
                 notes.append(f"{len(layers)} layers lie behind a custom operator without a body and will not be quantized")
     except SourceError as error:
         raise SourceError(f"{source.file}: {error.problem}", error.mend) from error
-    save(model, out_dir / "model.onnx")
-    custom.write(out_dir)
-    outputs = tuple(value.name for value in model.graph.outputs)
-    return Fetched(model=model, input_name=image.name, output_names=outputs, notes=notes, custom_ops=custom)
+    return Cleaned(model, image, custom, notes)

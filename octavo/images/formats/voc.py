@@ -21,7 +21,7 @@ from octavo.images.formats.places import annotations_path, refuse_outside, shown
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
 
-__all__ = ["read"]
+__all__ = ["class_names_of", "read"]
 
 
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
@@ -62,6 +62,13 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     # The classes are those that happen to be there: a rare one may be mapped and absent.
     indices = class_indices(categories, counts, images, where, classes, unnamed="told", closed=False)
     return listed(photos, indices, where)
+
+
+def class_names_of(root: Path) -> list[str]:
+    """The class names in the XML files below a folder, each once, in alphabetical order."""
+    files = (path for name in ("Annotations", "annotations") for path in sorted((root / name).rglob("*.xml")))
+    names = {(element.findtext("name") or "").strip() for xml in files for element in _tree(xml).iterfind("object")}
+    return sorted(names - {""})
 
 
 def _stem(path: Path, folder: Path) -> str:

@@ -7,7 +7,7 @@ layers go back to float; kernel times say which of them cost least there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -33,11 +33,11 @@ from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.trade import Noise
-from octavo.quantization.int8.units import is_map, units_of
+from octavo.quantization.int8.units import Unit, is_map, units_of
 from octavo.quantization.int8.ways import Way
 from octavo.quantization.select import select
 
-__all__ = ["Images", "quantize_static"]
+__all__ = ["Begun", "Images", "begin", "decided", "quantize_static"]
 
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # The opset that brought 16-bit QuantizeLinear.
@@ -75,13 +75,10 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     """
     check_float(model, QuantizationError)
     statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
-    kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
-    choosers, ready, images = _on_choices(complete, images)
-    units = units_of(ready)
-    heads = heads_of(units)
-    if not heads:
-        raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
+    begun = begin(model, recipe)
+    complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
+    if images is not None and choosers:
+        images = Images(*(with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out)))
     maps = any(is_map(value) for value in heads)
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
     if recipe.effort == "high" and (judge is None or not images.calibration):
@@ -129,20 +126,42 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     if recipe.format == "qoperator":
         result = as_qoperator(result)
     rows = alone.rows(whole.reasons) if alone is not None else []
-    return Int8Result(result, _decisions(model, plan, choosers), plan.corrected, record, costs, rows)
+    return Int8Result(result, decided(model, plan.reasons, choosers), plan.corrected, record, costs, rows)
 
 
-def _on_choices(model: ir.Model, images: Images | None) -> tuple[list[str], ir.Model, Images | None]:
-    """What chooses among values before layers (RT-DETR's queries, Faster R-CNN's regions), and the network on FP32's choices.
+@dataclass(frozen=True)
+class Begun:
+    """A graph as it is quantized, before anything is known of its values.
 
-    The layers behind are measured on these: with one row in another place all that they put out would count as noise.
+    Attributes:
+        complete: FP32 in the form that integer kernels exist for.
+        choosers: nodes that choose among values before layers (RT-DETR's queries, Faster R-CNN's regions).
+        ready: `complete` on FP32's choices: with one row in another place all that layers behind put out would count as noise.
+        heads: the tensors behind the last weights.
+        kept: node name to the pattern of `keep_float` that names it.
     """
-    choosers = choosing(model, before_layers=True)
-    if not choosers:
-        return [], model, images
-    if images is not None:
-        images = Images(*(with_choices(model, choosers, feeds) for feeds in (images.calibration, images.held_out)))
-    return choosers, held(model, choosers), images
+
+    complete: ir.Model
+    choosers: list[str]
+    ready: ir.Model
+    heads: list[ir.Value]
+    kept: dict[str, str]
+
+
+def begin(model: ir.Model, recipe: Int8) -> Begun:
+    """What every quantization begins with; `octavo.quantization.int8.forecast` asks no more.
+
+    Raises:
+        QuantizationError: no node has weights to quantize, or `keep_float` names nothing.
+    """
+    kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
+    complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
+    choosers = choosing(complete, before_layers=True)
+    ready = held(complete, choosers) if choosers else complete
+    heads = heads_of(units_of(ready))
+    if not heads:
+        raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
+    return Begun(complete, choosers, ready, heads, kept)
 
 
 def _made(model: ir.Model) -> list[ir.Value]:
@@ -158,9 +177,15 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
     return CostTable.load(recipe.placement.removeprefix("table:"))
 
 
-def _decisions(model: ir.Model, plan: Plan, choosers: Collection[str]) -> list[Decision]:
-    """A record for every node of the graph as it came in; what preparation rewrote says so."""
-    made = {decision.node: decision for decision in decisions_of(plan.reasons)}
+def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str]) -> list[Decision]:
+    """A record for every node of the graph as it came in; what preparation rewrote says so.
+
+    Args:
+        model: FP32 as it came in.
+        reasons: each unit of the prepared graph, and why it stays float ("" for INT8).
+        choosers: nodes that choose among values before layers.
+    """
+    made = {decision.node: decision for decision in decisions_of(reasons)}
     records = []
     for node in model.graph:
         if node.op_type == "Constant":

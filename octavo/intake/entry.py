@@ -1,0 +1,269 @@
+"""The entry of params.yaml for somebody's own model: every block, each guess marked as one with what it was concluded from."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from octavo.errors import ModelRunError, SourceError
+from octavo.images.splits import pick
+from octavo.intake.inputs import ImageInput, Sides, sides_of
+from octavo.intake.normalisation import inside
+from octavo.intake.preprocessing import Guessed, guessed, tried_instead
+from octavo.intake.runs import Runnable
+from octavo.intake.sets import DataGuess, guessed_data
+from octavo.intake.task import TaskGuess, guessed_task
+from octavo.intake.trial import Trial, Tried, tried
+from octavo.params.grammar import OnnxSource
+from octavo.runtime.session import Session
+from octavo.sources.onnx_file import Cleaned, cleaned
+
+__all__ = ["Entry", "Request", "entry_of"]
+
+_WIDTH = 118
+# Images that candidates are tried on: few where a network is large.
+_TRIED = {"classification": 48, "embedding": 24}
+_TRIED_LARGE = 8
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user says.
+
+    Attributes:
+        model: the ONNX file.
+        task: `classification`, `detection`, `segmentation` or `embedding`.
+        data: the folder to validate on, and to calibrate on where `calibration` is None.
+        project: the folder that params.yaml lies in, which stages run from.
+        size: (height, width), where the graph leaves them open.
+        input_name: the graph input that takes the image, where there are several.
+    """
+
+    model: Path
+    task: str
+    data: Path
+    project: Path
+    calibration: Path | None = None
+    size: tuple[int, int] | None = None
+    input_name: str | None = None
+
+
+@dataclass
+class Entry:
+    """An entry as text.
+
+    Attributes:
+        lines: below the model's name, indented from there.
+        guesses: how many are marked.
+        notes: what the user should see at once.
+        formats: of its sets.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    guesses: int = 0
+    notes: list[str] = field(default_factory=list)
+    formats: list[str] = field(default_factory=list)
+
+    def add(self, depth: int, key: str, value: Any = None, guess: str = "", fact: str = "") -> None:
+        """A key, under a comment where there is something to say of it."""
+        indent = "  " * depth
+        if guess:
+            self.guesses += 1
+        for text in (f"guess: {guess}" if guess else "", fact):
+            self.lines += [f"{indent}# {line}" for line in textwrap.wrap(text, _WIDTH - len(indent), break_long_words=False)]
+        self.lines.append(f"{indent}{key}:" if value is None else f"{indent}{key}: {_flow(value)}")
+
+
+def entry_of(request: Request) -> Entry:
+    """Look at the model and the images, and write the entry.
+
+    Raises:
+        SourceError: the file cannot be read, is quantized already, or takes no image that the pipeline can feed.
+        DataError: a folder is missing or holds no image, or the outputs are not those of the task.
+        ModelRunError: the graph does not run.
+        ParamsError: the size that was asked is not what the graph is fixed to.
+    """
+    found = cleaned(OnnxSource(kind="onnx", file=str(request.model)), request.input_name)
+    image = _feedable(found, request.model)
+    sides = sides_of(image, request.size, found.model.graph.outputs)
+    runnable = Runnable(request.model, found.model, changed=True)
+    try:
+        outputs = runnable.outputs(image, sides.size)
+    except ModelRunError as error:
+        if sides.by == "default":
+            raise ModelRunError(f"{request.model}: {error.problem}", "give the size that it takes: `--size HxW`") from error
+        raise
+    task = guessed_task(request.task, outputs, sides.size)
+    data = guessed_data(task, request.data, request.calibration)
+    first = guessed(request.task, task.family, image, sides.size, found=inside(found.image), outputs=found.model.graph.outputs)
+    session = Session(runnable.source)
+    guess = _chosen(first, task, data, lambda tensor: session.run({image.name: tensor}))
+    entry = Entry()
+    entry.notes += [f"export: {note}" for note in found.notes if "custom operator" in note]
+    _write_task(entry, task)
+    _write_source(entry, request)
+    _write_input(entry, request, image, sides, guess)
+    _write_data(entry, request, data)
+    few = f"{data.samples} images can be had; statistics want about 200." if data.samples < 100 else ""
+    entry.add(0, "calibrate", {"samples": data.samples}, fact=few)
+    for stage in ("fp16", "int8", "validate"):
+        entry.add(0, stage, {})
+    entry.add(0, "benchmark", {"threads": [1, 2], "batch": [1]})
+    return entry
+
+
+def _feedable(found: Cleaned, path: Path) -> ImageInput:
+    image = ImageInput.of(found.image)
+    if image.dtype == "float16":
+        raise SourceError(f"{path}: input {image.name!r} is float16", "export the model in FP32; FP16 is made from that")
+    if image.channels not in (None, 1, 3):
+        raise SourceError(
+            f"{path}: input {image.name!r} takes {image.channels} channels",
+            "preprocessing gives one channel or three: export it so",
+        )
+    others = [value.name for value in found.model.graph.inputs if value.name != image.name]
+    if others:
+        raise SourceError(
+            f"{path}: the graph takes {', '.join(map(str, others))} beside the image {image.name!r}, which nothing here feeds",
+            "export it with the image as its only input",
+        )
+    return image
+
+
+def _chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Any) -> tuple[Guessed, str]:
+    """The guess that stands once others were tried, and what was measured, in words."""
+    count = _TRIED.get(task.keys["name"], _TRIED_LARGE)
+    items = pick([item for item in data.items if item.labelled] or data.items, count, 0)
+    block = task.block()
+    candidates = [first, *tried_instead(first)]
+
+    def attempt(some: list[Guessed]) -> Trial | None:
+        return tried(run, block, items, [one.block() for one in some]) if items else None
+
+    trial = attempt(candidates)
+    if trial is None or trial.results[0] is None:
+        return first, "" if trial is None else "nothing: the network does not run on these images so"
+    results = list(trial.results)
+    open_ = trial.labelled or not first.firm
+    best = _best(results) if open_ else 0
+    if candidates[best].keys.get("colour", "rgb") != "gray":
+        candidates.append(_turned(candidates[best]))
+        results += attempt(candidates[-1:]).results
+        best = len(results) - 1 if open_ and _best([results[best], results[-1]]) else best
+    told = [
+        f"{one.label} {one.keys.get('colour', 'rgb').upper()} {'does not run' if result is None else f'{result.mean:.2f}'}"
+        for one, result in zip(candidates, results, strict=True)
+    ]
+    if best:
+        verdict = (
+            f"{candidates[best].label} {candidates[best].keys.get('colour', 'rgb').upper()} is clearly better than what is usual"
+        )
+    elif all(result is None or result.mean <= results[0].mean for result in results):
+        verdict = "what is usual is best"
+    elif not open_:
+        verdict = "without labels that is no reason to leave what these networks take"
+    else:
+        verdict = "nothing is clearly better than what is usual"
+    words = f"with {len(told)} candidates on {trial.images} images ({trial.measure}): {'; '.join(told)}: {verdict}"
+    return candidates[best], words
+
+
+def _best(results: list[Tried | None]) -> int:
+    """The place of the first, or of the best where that is clearly better."""
+    present = [place for place, result in enumerate(results) if result is not None]
+    place = max(present, key=lambda one: results[one].mean)
+    return place if place and results[place].clearly_beats(results[0]) else 0
+
+
+def _turned(guess: Guessed) -> Guessed:
+    """The same with red and blue exchanged, in the image and in the numbers."""
+    numbers = {key: guess.keys[key] for key in ("scale", "mean", "std") if key in guess.keys}
+    turned = {key: value[::-1] if isinstance(value, list) else value for key, value in numbers.items()}
+    return guess.with_normalisation(guess.label, turned, "rgb" if guess.keys.get("colour") == "bgr" else "bgr")
+
+
+def _write_task(entry: Entry, task: TaskGuess) -> None:
+    if set(task.keys) == {"name"}:
+        entry.add(0, "task", task.keys["name"])
+        return
+    entry.add(0, "task")
+    entry.add(1, "name", task.keys["name"])
+    for key, value in task.keys.items():
+        if key != "name":
+            entry.add(1, key, value, guess=task.why.get(key, ""))
+    if task.keys["name"] == "detection" and "classes" not in task.keys:
+        entry.lines.append(
+            "  # check: `classes: [...]` names the model's classes in its order; without it the set's own order is taken."
+        )
+
+
+def _write_source(entry: Entry, request: Request) -> None:
+    entry.add(0, "source")
+    entry.add(1, "kind", "onnx")
+    entry.add(1, "file", _path(request.model, request.project))
+
+
+def _write_input(entry: Entry, request: Request, image: ImageInput, sides: Sides, guess: tuple[Guessed, str]) -> None:
+    chosen, measured = guess
+    keys, why = chosen.keys, chosen.why
+    entry.add(0, "input")
+    if request.input_name is not None:
+        entry.add(1, "name", request.input_name)
+    open_ = "x".join(map(str, image.sides))
+    by = {"graph": "", "asked": "", "default": f"the graph leaves height and width open ({open_}); `--size HxW` sets them"}[
+        sides.by
+    ]
+    entry.add(1, "size", keys["size"], guess=by, fact="height, width: as the graph has them." if sides.by == "graph" else "")
+    entry.add(1, "resize", keys["resize"], guess=why["resize"])
+    if "crop" in keys:
+        entry.add(1, "crop", keys["crop"])
+    if "colour" in keys:
+        entry.add(1, "colour", keys["colour"], guess=_of_colour(keys["colour"], why))
+    habit = "what such networks take, as above" if why["scale"] == why["resize"] else why["scale"]
+    told = f"{habit}." + (f" Measured {measured}." if measured else "")
+    check = "check: value = (pixel / scale - mean) / std; the training code's transforms have the numbers."
+    numbers = [(key, keys[key]) for key in ("scale", "mean", "std") if key in keys] or [("scale", 255)]
+    for place, (key, value) in enumerate(numbers):
+        entry.add(1, key, value, guess=told if place == 0 else "", fact=check if place == 0 else "")
+    for key in ("layout", "dtype"):
+        if key in keys:
+            entry.add(1, key, keys[key], fact="as the graph has it." if key == "dtype" else f"{why['layout']}.")
+
+
+def _of_colour(colour: str, why: Mapping[str, str]) -> str:
+    if "colour" not in why or (colour == "rgb"):
+        return "it measured better than the other order, see below"
+    return "such networks take BGR" if why["colour"] == why["resize"] else why["colour"]
+
+
+def _write_data(entry: Entry, request: Request, data: DataGuess) -> None:
+    entry.add(0, "data")
+    for key, block in (("calibration", data.calibration), ("validation", data.validation)):
+        entry.formats.append(block["format"])
+        written = block | {"path": _path(block["path"], request.project)}
+        entry.add(1, key, written, guess=data.why[key])
+    if not data.labelled and data.items:
+        entry.notes.append("no labels count: validation will tell fidelity to FP32, not accuracy")
+    if not data.items:
+        entry.notes.append(f"`format: {data.validation['format']}` was recognised; its images were not tried")
+
+
+def _path(path: Path, project: Path) -> str:
+    """Relative to the project where it lies below, else as it was given, absolute where the stages would not find it so."""
+    whole = path.resolve()
+    if whole.is_relative_to(project.resolve()):
+        return whole.relative_to(project.resolve()).as_posix()
+    given_from_here = path.is_absolute() or Path.cwd().resolve() == project.resolve()
+    return path.as_posix() if given_from_here else whole.as_posix()
+
+
+def _flow(value: Any) -> str:
+    """A value on one line."""
+    plain = dict(value) if isinstance(value, Mapping) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=1 << 20, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")

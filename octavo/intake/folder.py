@@ -1,0 +1,128 @@
+"""Which format a folder of images is in, by how it looks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo.errors import DataError
+from octavo.images.decode import EXTENSIONS
+from octavo.images.formats.listed import dataset_folders, image_files
+from octavo.images.formats.masks import FOLDERS
+
+__all__ = ["Found", "parts_of", "recognised"]
+
+_TRAIN, _REST = ("train", "training"), ("val", "valid", "validation", "test")
+_PAIRS = "pairs.txt"
+# Of a JSON file: what is read to see whether it is COCO's.
+_COCO = ("images", "annotations", "categories")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A set as params.yaml has it, and what it was recognised by.
+
+    Attributes:
+        format, annotations: keys of the set's block.
+        path: the folder.
+        why: for a comment.
+        photos: the folder that holds images alone, for `format: folder` where labels are of no use.
+    """
+
+    format: str
+    path: Path
+    why: str
+    annotations: str | None = None
+    photos: Path | None = None
+
+    @property
+    def plain(self) -> Found:
+        """The same images without labels."""
+        return Found("folder", self.photos or self.path, "images without labels: fidelity to FP32 alone is measured")
+
+
+def parts_of(folder: Path) -> tuple[Path, Path] | None:
+    """(training images, validation images), where a folder has one of each by name."""
+    first = next((folder / name for name in _TRAIN if (folder / name).is_dir()), None)
+    second = next((folder / name for name in _REST if (folder / name).is_dir()), None)
+    if first is None or second is None or not image_files(first) or not image_files(second):
+        return None
+    return first, second
+
+
+def recognised(folder: Path, task: str) -> Found:
+    """The format of a folder, as far as a task has use for it.
+
+    Raises:
+        DataError: there is no such folder, or no image in it.
+    """
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder}: {what}", "name a folder of images: `--data FOLDER`")
+    if not any(path.suffix.lower() in EXTENSIONS for path in folder.rglob("*")):
+        raise DataError(f"{folder} holds no image ({', '.join(sorted(EXTENSIONS))})", "name a folder of images: `--data FOLDER`")
+    look = {"classification": _classes, "detection": _boxes, "segmentation": _masks, "embedding": _people}[task]
+    return look(folder) or Found("folder", folder, "no labels were recognised: fidelity to FP32 alone is measured")
+
+
+def _classes(folder: Path) -> Found | None:
+    below = _folders_of_images(folder)
+    if not below or any(path.suffix.lower() in EXTENSIONS for path in folder.iterdir()):
+        return None
+    return Found("imagefolder", folder, f"{len(below)} folders of images: one a class")
+
+
+def _people(folder: Path) -> Found | None:
+    below = _folders_of_images(folder)
+    if (folder / _PAIRS).is_file():
+        return Found("pairs", folder, f"{_PAIRS} lies in it", _PAIRS)
+    if len(below) < 2 or any(path.suffix.lower() in EXTENSIONS for path in folder.iterdir()):
+        return None
+    return Found("identities", folder, f"{len(below)} folders of images: one a person or thing")
+
+
+def _masks(folder: Path) -> Found | None:
+    datasets = dataset_folders(folder) or ([folder] if (folder / "images").is_dir() else [])
+    if not datasets or not all(any((one / name).is_dir() for name in FOLDERS) for one in datasets):
+        return None
+    beside = f" in {len(datasets)} datasets" if datasets != [folder] else ""
+    return Found("masks", folder, f"`images` and a folder of masks{beside}", photos=_photos(folder, "images"))
+
+
+def _boxes(folder: Path) -> Found | None:
+    coco = _coco(folder)
+    if coco is not None:
+        return Found("coco", folder, f"{coco} is a COCO file of instances", coco, _photos(folder, "images"))
+    voc = next((folder / name for name in ("Annotations", "annotations") if any((folder / name).glob("*.xml"))), None)
+    if voc is not None:
+        return Found("voc", folder, f"XML files in {voc.name}", photos=_photos(folder, "JPEGImages", "images"))
+    photos = image_files(folder / "images" if (folder / "images").is_dir() else folder)
+    labels = folder / "labels"
+    if any(labels.rglob("*.txt")) or any(path.with_suffix(".txt").is_file() for path in photos[:20]):
+        return Found("yolo", folder, "text files of labels", photos=_photos(folder, "images"))
+    return None
+
+
+def _coco(folder: Path) -> str | None:
+    """The JSON file of instances, from the folder; of several the one that is named for validation."""
+    files = [path for place in (folder, folder / "annotations") if place.is_dir() for path in sorted(place.glob("*.json"))]
+    found = [path for path in files if _is_coco(path)]
+    found.sort(key=lambda path: (path.name != "instances.json", "val" not in path.name))
+    return found[0].relative_to(folder).as_posix() if found else None
+
+
+def _is_coco(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and all(isinstance(content.get(key), list) for key in _COCO)
+
+
+def _folders_of_images(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".") and image_files(path)]
+
+
+def _photos(folder: Path, *names: str) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_dir()), None)

@@ -1,0 +1,180 @@
+"""Guesses at the `data:` block: formats, labels that the model's classes fit, and parts that share no image."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import DataError, OctavoError
+from octavo.images.dataset import Classes, Item, cut, list_set, refuse_overlap
+from octavo.images.decode import read_shape
+from octavo.images.formats import READERS
+from octavo.images.formats.listed import image_files
+from octavo.images.formats.voc import class_names_of
+from octavo.images.splits import pick
+from octavo.intake.folder import Found, parts_of, recognised
+from octavo.intake.task import TaskGuess
+from octavo.params.grammar import ImageSet, Split
+from octavo.tasks.detection.names import COCO80, COCO91
+
+__all__ = ["DataGuess", "guessed_data", "knows"]
+
+# Calibration images wanted, and the share of one folder at least and at most that they are taken from.
+WANTED, _LEAST, _MOST = 200, 0.2, 0.5
+# Masks that are looked into for values beyond the classes.
+_MASKS = 16
+WHERE = "--data"
+
+
+@dataclass
+class DataGuess:
+    """A value for each key of `data:`, and why.
+
+    Attributes:
+        calibration, validation: the sets' blocks as maps, with `path` as it was given.
+        why: `calibration`, `validation`, `classes`, `void`: what they were concluded from.
+        samples: calibration images to take.
+        items: validation's, with labels where these can be read; empty where the format has no reader.
+        labelled: whether labels count.
+    """
+
+    calibration: dict[str, Any]
+    validation: dict[str, Any]
+    samples: int
+    why: dict[str, str] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
+    labelled: bool = False
+
+
+def guessed_data(task: TaskGuess, data: Path, calibration: Path | None) -> DataGuess:
+    """Recognise the folders, and see that the stages can read them; `task` gets the classes that labels need.
+
+    Raises:
+        DataError: a folder is missing or holds no image, both share an image, or there are too few to part.
+    """
+    name = task.keys["name"]
+    parts = None if calibration is not None else parts_of(data)
+    # The calibration folder's labels are never asked for.
+    first, second = parts or (calibration, data)
+    found = recognised(second, name)
+    why: dict[str, str] = {}
+    if parts is not None:
+        why["calibration"] = f"the folder has parts named {first.name} and {second.name}"
+    found, items, why["validation"] = _readable(found, task)
+    validation = _block(found)
+    if first is not None:
+        other, others, _ = _readable(recognised(first, name), TaskGuess(dict(task.keys)), asked=False)
+        why.setdefault("calibration", "the folder that was given" if calibration is not None else "")
+        if others and items:
+            refuse_overlap(_hashes(others), _hashes(items), str(first), str(second))
+        count = len({item.sha256 for item in others}) if others else len(image_files(first))
+        return DataGuess(_block(other), validation, min(WANTED, count), why, items, _labelled(items))
+    count = len({item.sha256 for item in items}) if items else len(image_files(second))
+    if count < 2:
+        raise DataError(
+            f"{data} has {count} different image(s), too few to part in two", "add images, or give `--calibration FOLDER`"
+        )
+    stop = round(min(_MOST, max(_LEAST, WANTED / count)), 2)
+    sides = {"start": 0.0, "stop": stop}, {"start": stop, "stop": 1.0}
+    why["calibration"] = f"{count} images in one folder: parted so that calibration and validation share none"
+    blocks = tuple(validation | {"split": side} for side in sides)
+    if not items:
+        return DataGuess(*blocks, max(1, min(WANTED, int(count * stop))), why)
+    chosen = [cut(items, ImageSet(**_plain_block(found), split=Split(**side)), WHERE) for side in sides]
+    samples = min(WANTED, len({item.sha256 for item in chosen[0]}))
+    return DataGuess(*blocks, samples, why, chosen[1], _labelled(items))
+
+
+def _readable(found: Found, task: TaskGuess, *, asked: bool = True) -> tuple[Found, list[Item], str]:
+    """The set as the stages can read it: without labels where these do not fit the model. (set, its images, why)."""
+    if found.format not in READERS or not knows(found.format):
+        return found, [], found.why
+    problem = ""
+    for classes, reason in _classes_tried(found, task) if asked else [(None, "")]:
+        known = Classes(task.classes, _names(classes), scored=True) if asked else Classes()
+        try:
+            items = list_set(ImageSet(**_plain_block(found)), WHERE, known)
+            void = _void(items, task.classes) if asked and found.format == "masks" else None
+        except OctavoError as error:
+            problem = problem or error.problem
+            continue
+        if classes is not None:
+            task.keys["classes"], task.why["classes"] = classes, reason
+        if void is not None:
+            task.keys["void"] = void
+            task.why["void"] = f"the masks' only value beyond the model's {task.classes} classes"
+        return found, items, found.why
+    plain = found.plain
+    words = (
+        f"labels were recognised ({found.format}: {found.why}), but do not fit: {problem}. So fidelity to FP32 alone is measured"
+    )
+    return plain, list_set(ImageSet(**_plain_block(plain)), WHERE), words
+
+
+def _classes_tried(found: Found, task: TaskGuess) -> list[tuple[Any, str]]:
+    """Class names that a detector may have, the likeliest first, with the reason; None: as the format has it."""
+    if task.keys["name"] != "detection":
+        return [(None, "")]
+    tried: list[tuple[Any, str]] = [(None, "")]
+    coco = ("coco80", f"{task.classes} classes, as COCO has")
+    if task.classes == len(COCO80):
+        tried.insert(0, coco)
+    if task.family == "torchvision":
+        tried.insert(0, ("coco91", "torchvision's detectors number their classes as COCO's categories"))
+    if found.format == "voc":
+        names = class_names_of(found.path)
+        if task.classes in (None, len(names)):
+            tried.append(
+                (names, "the names in the XML files in alphabetical order: that this is the model's order is a bare guess")
+            )
+    return tried
+
+
+def _names(classes: Any) -> tuple[str, ...] | None:
+    return {"coco80": COCO80, "coco91": COCO91}.get(classes) if isinstance(classes, str) else (tuple(classes) if classes else None)
+
+
+def _void(items: list[Item], count: int | None) -> int | None:
+    """The one value of the masks that is no class; None where there is none.
+
+    Raises:
+        DataError: there are several, or the masks are colours.
+    """
+    if count is None:
+        return None
+    beyond: set[int] = set()
+    for item in pick(items, _MASKS, 0):
+        values = item.mask.read(read_shape(item.path), None, None)
+        beyond |= set(np.unique(values[values >= count]).tolist())
+    if len(beyond) > 1:
+        raise DataError(
+            f"masks have the values {sorted(beyond)[:8]}, the model has classes 0..{count - 1}", "say which is which: `class_map`"
+        )
+    return beyond.pop() if beyond else None
+
+
+def _block(found: Found) -> dict[str, Any]:
+    block: dict[str, Any] = {"format": found.format, "path": found.path}
+    return block if found.annotations is None else block | {"annotations": found.annotations}
+
+
+def _plain_block(found: Found) -> Mapping[str, Any]:
+    return _block(found) | {"path": str(found.path)}
+
+
+def knows(format_: str) -> bool:
+    """Whether this version's grammar has a format."""
+    return format_ in typing.get_args(ImageSet.model_fields["format"].annotation)
+
+
+def _labelled(items: list[Item]) -> bool:
+    return any(item.labelled for item in items)
+
+
+def _hashes(items: list[Item]) -> list[tuple[str, str]]:
+    return [(item.name, item.sha256) for item in items]

@@ -1,0 +1,88 @@
+"""Guesses at the `task:` block: which output answers, which family of detectors it is of, what its classes are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from octavo.errors import DataError
+from octavo.params.grammar import Task
+from octavo.tasks.detection import family_of
+
+__all__ = ["TaskGuess", "guessed_task"]
+
+Outputs = Mapping[str, np.ndarray]
+
+
+@dataclass
+class TaskGuess:
+    """A value for each key of `task:`, and why.
+
+    Attributes:
+        keys: `name` and what differs from the defaults.
+        why: key to what it was concluded from.
+        family: of a detector.
+        classes: how many classes the outputs tell apart; None where they do not say.
+    """
+
+    keys: dict[str, Any]
+    why: dict[str, str] = field(default_factory=dict)
+    family: str | None = None
+    classes: int | None = None
+
+    def block(self) -> Any:
+        """The block that they make."""
+        return TypeAdapter(Task).validate_python(self.keys)
+
+
+def guessed_task(task: str, outputs: Outputs, size: tuple[int, int]) -> TaskGuess:
+    """From what the network puts out.
+
+    Args:
+        task: `classification`, `detection`, `segmentation` or `embedding`.
+        outputs: of one image.
+        size: (height, width) of the input.
+
+    Raises:
+        DataError: the outputs are not those of the task; their shapes are named.
+    """
+    if task == "detection":
+        family = family_of(outputs, size)
+        found = TaskGuess({"name": task, "decoder": family.name}, family=family.name)
+        found.why["decoder"] = f"the outputs are laid out as those of {family.networks}"
+        found.classes = None if family.classes is None else family.classes(outputs)
+        return found
+    fits = _maps if task == "segmentation" else _vector
+    fitting = {name: value for name, value in outputs.items() if fits(value, task)}
+    if not fitting:
+        shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in outputs.items())
+        wanted = "1 x classes x rows x columns, or 1 x rows x columns whole numbers" if task == "segmentation" else "1 x n"
+        raise DataError(f"no output is that of {task} ({wanted}): {shapes}", "is `--task` the right one?")
+    # Whole maps before auxiliary ones, and of equal ones the first.
+    name = max(fitting, key=lambda one: fitting[one].size) if len(fitting) > 1 else next(iter(fitting))
+    found = TaskGuess({"name": task})
+    if len(outputs) > 1:
+        found.keys["output"] = name
+        found.why["output"] = f"the graph also puts out {', '.join(one for one in outputs if one != name)}"
+        if task == "segmentation" and len(fitting) > 1:
+            found.why["output"] += "; `task.heads` has several at once"
+    value = fitting[name]
+    if task == "classification":
+        found.classes = value.size
+    elif task == "segmentation" and value.ndim == 4:
+        found.classes = max(2, value.shape[1])
+    return found
+
+
+def _vector(value: np.ndarray, task: str) -> bool:  # noqa: ARG001 - one signature for both
+    return value.shape[:1] == (1,) and value.ndim >= 2 and value.size == max(value.shape) and value.size > 1
+
+
+def _maps(value: np.ndarray, task: str) -> bool:  # noqa: ARG001
+    if value.shape[:1] != (1,):
+        return False
+    return value.ndim == 4 or (value.ndim == 3 and bool(np.issubdtype(value.dtype, np.integer)))

@@ -1,0 +1,109 @@
+"""An entry appended to params.yaml as text: what stood there stays byte for byte, and the whole loads, or nothing is written."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from octavo.errors import ParamsError
+from octavo.files import replace_file
+from octavo.params import load
+from octavo.params.grammar import NAME
+
+__all__ = ["append_entry", "model_name", "refuse_taken"]
+
+_MODELS = "models:"
+
+
+def model_name(model: Path, asked: str | None) -> str:
+    """The entry's name: what was asked, else the file's, made fit for a folder's name.
+
+    Raises:
+        ParamsError: what was asked is no name.
+    """
+    if asked is not None:
+        if not NAME.fullmatch(asked):
+            raise ParamsError(f"--name {asked!r} must be letters, digits, '_' and '-'", "it becomes a folder's name")
+        return asked
+    stem = model.stem if model.stem.lower() != "model" else model.resolve().parent.name
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_-")
+    if not name:
+        raise ParamsError(f"{model}: no model name can be made of the file's", "give one: `--name NAME`")
+    return name
+
+
+def refuse_taken(params: Path, name: str) -> None:
+    """Refuse a name that is there already, before anything is looked at.
+
+    Raises:
+        ParamsError: it is, or the file as it stands does not load.
+    """
+    if params.is_file() and _models(params) and name in load(params).models:
+        raise ParamsError(f"{params} has a model {name!r} already", f"give another name (`--name {name}_2`), or remove that entry")
+
+
+def append_entry(params: Path, name: str, lines: Sequence[str], *, checked: bool = True) -> None:
+    """Append a model, or make the file.
+
+    Args:
+        params: params.yaml.
+        name: the model's.
+        lines: below the name, indented from there.
+        checked: false where the entry uses what this version's grammar does not know: then it only has to be YAML.
+
+    Raises:
+        ParamsError: the file cannot be appended to, or would not load.
+        OutputError: it cannot be written.
+    """
+    params = params.resolve()  # a link stays a link
+    before = params.read_bytes() if params.is_file() else b""
+    ending = "\r\n" if b"\r\n" in before else "\n"
+    text = before.decode("utf-8")
+    indent = _indent(text)
+    known = _models(params)
+    parts = [] if known is not None or re.search(rf"^{_MODELS}\s*(#.*)?$", text, re.MULTILINE) else [_MODELS]
+    if known:
+        parts.append("")
+    parts += [f"{indent}{name}:", *(f"{indent}{indent}{line}" if line else "" for line in lines)]
+    gap = ending if text and not text.endswith("\n") else ""
+    after = before + (gap + ending.join(parts) + ending).encode()
+    with replace_file(params) as temporary:
+        temporary.write_bytes(after)
+        if params.is_file():
+            shutil.copymode(params, temporary)
+        try:
+            found = load(temporary).models if checked else yaml.safe_load(after)["models"]
+        except (ParamsError, yaml.YAMLError, TypeError, KeyError) as error:
+            problem = str(error).replace(str(temporary), str(params.name)).splitlines()
+            raise ParamsError(
+                f"{params}: the entry cannot be appended: {' '.join(line.strip() for line in problem[:3])}",
+                "`models:` must be the last block of the file, written one entry below the other; nothing was written",
+            ) from error
+        if list(found) != [*(known or ()), name]:
+            raise ParamsError(f"{params}: the entry does not stand below `models:`", "nothing was written; add it by hand")
+
+
+def _models(params: Path) -> list[str] | None:
+    """Names of the models in the file; [] for none below `models:`, None where the key is missing."""
+    if not params.is_file():
+        return None
+    try:
+        content = yaml.safe_load(params.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ParamsError(f"{params} is not readable YAML: {' '.join(str(error).split())}", "mend the line named above") from error
+    if content is None:
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("models"), dict | None):
+        raise ParamsError(f"{params}: expected a map with the key 'models'", "is it the params.yaml of an Octavo project?")
+    return list(content["models"] or ()) if "models" in content else None
+
+
+def _indent(text: str) -> str:
+    """How deep the file's models stand."""
+    behind = text.partition(_MODELS)[2].splitlines()[1:]
+    first = next((line for line in behind if line.strip() and not line.lstrip().startswith("#")), "")
+    return first[: len(first) - len(first.lstrip(" "))] or "  "

@@ -1,0 +1,106 @@
+"""What `quantize_static` would do with a graph, as far as that is decided before any image is seen.
+
+Rules decide which nodes can be INT8 at all. Measurement decides the rest, and can only take nodes away: `later` says what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.calibration.statistics import Statistics
+from octavo.errors import QuantizationError
+from octavo.graph.inspect import check_float
+from octavo.graph.io import weight_bytes
+from octavo.params.grammar import Int8
+from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.choice import WAY_OUT
+from octavo.quantization.int8.draft import Draft
+from octavo.quantization.int8.fidelity import fidelity_of
+from octavo.quantization.int8.static import begin, decided
+from octavo.quantization.int8.targets import target_of
+from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.weights import bias_of, channel_axis, weights_of
+
+__all__ = ["Forecast", "forecast"]
+
+# Bytes beside a weight's codes: a float32 scale and an int8 zero point a channel; beside a bias, int32 both.
+_BESIDE_WEIGHTS, _BESIDE_BIAS = 5, 8
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """INT8 before measurement.
+
+    Attributes:
+        decisions: for every node, as a manifest would have them if nothing measured spoke against it.
+        weight_bytes: of all constants of the file, scales and zero points of weights included.
+        layers: how many layers of weights would be INT8.
+        later: what is decided by measurement, in words.
+    """
+
+    decisions: list[Decision]
+    weight_bytes: int
+    layers: int
+    later: list[str]
+
+
+def forecast(model: ir.Model, recipe: Int8) -> Forecast:
+    """Plan INT8 by the rules alone.
+
+    Args:
+        model: FP32 as `export` writes it.
+        recipe: the `int8:` block.
+
+    Raises:
+        QuantizationError: as `quantize_static`: the graph is quantized already, or nothing of it can be quantized.
+    """
+    check_float(model, QuantizationError)
+    begun = begin(model, recipe)
+    # Without statistics a draft knows no range; places follow from the graph alone.
+    reasons = Draft(begun.ready, Statistics({}), recipe, begun.kept).placed()
+    layers = [unit for unit, reason in reasons.items() if unit.kind == "linear" and not reason]
+    if not layers:
+        raise QuantizationError("no node of this graph can be quantized", WAY_OUT)
+    size = weight_bytes(begun.complete) + _saved(layers, recipe)
+    later = _later(recipe, fidelity_of(begun.heads, recipe.effort) if recipe.fidelity == "auto" else recipe.fidelity)
+    return Forecast(decided(model, reasons, begun.choosers), size, len(layers), later)
+
+
+def _saved(layers: list[Unit], recipe: Int8) -> int:
+    """By how many bytes constants grow (they shrink, that is) when these layers' weights become codes."""
+    change, shared = 0, set()
+    int8 = {unit.main for unit in layers}
+    for unit in layers:
+        node = unit.main
+        value = node.inputs[1]
+        weights = weights_of(node)
+        channels = weights.shape[channel_axis(node)] if recipe.per_channel else 1
+        change += weights.size + channels * _BESIDE_WEIGHTS
+        if value not in shared and all(use.node in int8 for use in value.uses()):
+            change -= weights.nbytes
+            shared.add(value)
+        if bias_of(node) is not None:
+            change += int(np.size(bias_of(node))) * _BESIDE_BIAS
+    return change
+
+
+def _later(recipe: Int8, bound: float) -> list[str]:
+    """What of the forecast a measurement may change."""
+    words = []
+    if recipe.placement == "measured" and target_of(recipe.target).runs_here:
+        words.append(
+            "`placement: measured`: what measures faster in float on the machine that quantizes, borders included, stays float"
+        )
+    elif recipe.placement.startswith("table:"):
+        words.append(f"`placement: {recipe.placement}`: what is faster in float by that table stays float")
+    else:
+        words.append("what is estimated to be faster in float, borders included, stays float")
+    if recipe.repair:
+        words.append(f"`repair: true`: layers go back to float until the heads keep {bound:g} dB SQNR on held-out images")
+    words.append("layers that stay float for their speed may keep int8 weights in the file")
+    if recipe.method == "auto":
+        words.append("`method: auto`: how ranges are cut")
+    return words

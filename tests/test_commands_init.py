@@ -1,0 +1,353 @@
+"""`octavo init` as a user runs it: an entry that loads and that the stages run with, guesses marked, the file's text kept."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import onnx_ir as ir
+import pytest
+import yaml
+from conftest import CLASSES, project_params, small_network, write_images
+from graphs import he, network
+from grid_detector import grid_detector, write_squares
+from PIL import Image
+from stage_process import run_stage
+from test_commands_inspect import octavo
+
+from octavo.graph.io import save
+from octavo.images.dataset import open_set, refuse_overlap
+from octavo.intake.folder import recognised
+from octavo.intake.inputs import ImageInput
+from octavo.intake.normalisation import inside
+from octavo.intake.written import append_entry, model_name
+from octavo.params import load
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project with mine.onnx, a classifier of four classes, and labelled images; the working directory."""
+    onnx.save(small_network(), tmp_path / "mine.onnx")
+    for label in range(CLASSES):
+        write_images(tmp_path / f"photos/{label}", 5, seed=label)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def init(*arguments: object, task: str = "classification", data: str = "photos") -> subprocess.CompletedProcess:
+    return octavo("init", *arguments, "--task", task, "--data", data)
+
+
+def succeed(*arguments: object, **options: str) -> str:
+    done = init(*arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refuse(*arguments: object, expected: str, **options: str) -> None:
+    before = Path("params.yaml").read_bytes() if Path("params.yaml").exists() else None
+    done = init(*arguments, **options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith("error: ")
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    after = Path("params.yaml").read_bytes() if Path("params.yaml").exists() else None
+    assert after == before
+
+
+def test_the_stages_run_with_the_entry(folder):
+    told = succeed("mine.onnx")
+    assert "dvc repro export@mine" in told
+    spec = load("params.yaml").models["mine"]
+    assert spec.source.file == "mine.onnx"
+    assert spec.input.size == (32, 32)
+    assert spec.data.calibration.path == spec.data.validation.path == "photos"
+    assert spec.data.calibration.format == "imagefolder"
+    assert spec.calibrate.samples == 10
+    for stage in ("export", "calibrate", "quantize_fp16", "validate"):
+        done = run_stage(stage, "--model", "mine")
+        assert done.returncode == 0, (stage, done.stderr)
+    accuracy = json.loads(Path("metrics/mine/accuracy.json").read_text())
+    assert accuracy["labelled"] == 10
+
+
+def test_parts_of_one_folder_share_no_image(folder):
+    succeed("mine.onnx")
+    data = load("params.yaml").models["mine"].data
+    sets = [[(item.name, item.sha256) for item in open_set(one, "data")] for one in (data.calibration, data.validation)]
+    refuse_overlap(*sets, "calibration", "validation")
+    assert sum(map(len, sets)) == 20
+
+
+def test_every_guess_is_marked(folder):
+    succeed("mine.onnx")
+    text = Path("params.yaml").read_text()
+    for key in ("resize:", "mean:", "calibration:", "validation:"):
+        lines = text.splitlines()
+        place = next(number for number, line in enumerate(lines) if line.lstrip().startswith(key))
+        above = []
+        while lines[place - 1].lstrip().startswith("#"):
+            place -= 1
+            above.insert(0, lines[place])
+        assert any("# guess: " in line for line in above), key
+    assert "candidates on 10 images (probability of the right class): ImageNet mean and std RGB" in " ".join(
+        line.strip(" #") for line in text.splitlines()
+    )
+    assert max(map(len, text.splitlines())) <= 130
+
+
+def test_what_stands_in_the_file_stays_byte_for_byte(folder):
+    before = (
+        "# Ours. Do not touch.\n"
+        "models:\n"
+        "    first:   # four spaces\n"
+        + "".join(f"        {line}\n" for line in yaml.safe_dump(project_params()["models"]["small"]).splitlines())
+        + "    # the end, without a newline"
+    ).encode()
+    Path("params.yaml").write_bytes(before)
+    Path("params.yaml").chmod(0o640)
+    succeed("mine.onnx")
+    after = Path("params.yaml").read_bytes()
+    assert after.startswith(before)
+    assert b"\n    mine:\n        task: classification\n" in after
+    assert list(load("params.yaml").models) == ["first", "mine"]
+    assert Path("params.yaml").stat().st_mode & 0o777 == 0o640
+    succeed("mine.onnx", "--name", "again")
+    assert Path("params.yaml").read_bytes().startswith(after)
+    assert list(load("params.yaml").models) == ["first", "mine", "again"]
+
+
+def test_line_endings_of_windows_and_a_link_stay(folder):
+    text = yaml.safe_dump(project_params()).replace("\n", "\r\n").encode()
+    Path("real.yaml").write_bytes(text)
+    Path("params.yaml").symlink_to("real.yaml")
+    succeed("mine.onnx")
+    assert Path("params.yaml").is_symlink()
+    after = Path("real.yaml").read_bytes()
+    assert after.startswith(text)
+    assert after.count(b"\n") == after.count(b"\r\n")
+    assert list(load("params.yaml").models) == ["small", "mine"]
+
+
+@pytest.mark.parametrize("before", ["", "# nothing yet\n", "models:\n", "models:   # mine\n"])
+def test_files_without_a_model(folder, before):
+    Path("params.yaml").write_text(before)
+    succeed("mine.onnx")
+    assert Path("params.yaml").read_text().startswith(before)
+    assert list(load("params.yaml").models) == ["mine"]
+
+
+def test_files_that_cannot_be_appended_to(folder):
+    Path("params.yaml").write_text(json.dumps(project_params()))
+    refuse("mine.onnx", expected="nothing was written")
+    Path("params.yaml").write_text("models: [1, 2]\n")
+    refuse("mine.onnx", expected="expected a map")
+    Path("params.yaml").write_text("models:\n  a: {b: [}\n")
+    refuse("mine.onnx", expected="not readable YAML")
+    params = project_params()
+    params["models"]["small"]["int8"]["metod"] = "mse"
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+    refuse("mine.onnx", expected="models.small.int8.metod: unknown key")
+    assert not list(folder.glob(".params*"))
+
+
+def test_a_name_that_is_there(folder):
+    Path("params.yaml").write_text(yaml.safe_dump(project_params()))
+    refuse("mine.onnx", "--name", "small", expected="has a model 'small' already")
+    refuse("mine.onnx", "--name", "no/name", expected="must be letters")
+
+
+def test_what_is_missing_or_unfit(folder):
+    refuse("other.onnx", expected="other.onnx: does not exist")
+    refuse("mine.onnx", data="nowhere", expected="nowhere: does not exist")
+    (folder / "empty").mkdir()
+    refuse("mine.onnx", data="empty", expected="holds no image")
+    refuse("mine.onnx", "--calibration", "nowhere", expected="nowhere: does not exist")
+    refuse("mine.onnx", task="segmentation", expected="no output is that of segmentation")
+    refuse("mine.onnx", task="detection", expected="no known family of detectors")
+    refuse("mine.onnx", "--size", "64", expected="the graph takes 32x32")
+    # The labelled photos calibrate, and would be validated on.
+    refuse("mine.onnx", "--calibration", "photos/0", expected="share 5 image(s) by content")
+    assert not Path("params.yaml").exists()
+
+
+def test_a_graph_of_several_inputs_or_in_half_precision(folder):
+    tensors = {"w": he(np.random.default_rng(0), 4, 3, 1, 1)}
+    conv = oh.make_node("Conv", ["x", "w"], ["a"], "conv")
+    added = [conv, oh.make_node("Add", ["a", "threshold"], ["y"], "add")]
+    save(network(added, tensors, ["y"], inputs={"x": [1, 3, 16, 16], "threshold": [1]}), folder / "two.onnx")
+    refuse("two.onnx", task="segmentation", expected="takes threshold beside the image 'x'")
+    half = onnx.load(folder / "mine.onnx")
+    half.graph.input[0].type.tensor_type.elem_type = 10
+    half.graph.node.insert(0, oh.make_node("Cast", ["image"], ["image32"], "cast", to=1))
+    half.graph.node[1].input[0] = "image32"
+    onnx.save(half, folder / "half.onnx")
+    refuse("half.onnx", expected="is float16")
+
+
+def test_labels_that_do_not_fit_leave_fidelity(folder):
+    write_images(folder / "others/cat", 4, seed=50)
+    write_images(folder / "others/dog", 4, seed=51)
+    told = succeed("mine.onnx", data="others")
+    assert "fidelity to FP32, not accuracy" in told
+    data = load("params.yaml").models["mine"].data
+    assert (data.validation.format, data.validation.path) == ("folder", "others")
+    assert "2 class folders, the model has 4 classes" in " ".join(
+        line.strip(" #") for line in Path("params.yaml").read_text().splitlines()
+    )
+
+
+def test_a_detector_with_coco_s_boxes(folder):
+    onnx.save(grid_detector(size=64), folder / "grid.onnx")
+    write_squares(folder / "squares", 32, seed=5)
+    told = succeed("grid.onnx", task="detection", data="squares")
+    spec = load("params.yaml").models["grid"]
+    assert spec.task.decoder == "nanodet"
+    assert spec.data.validation.format == "coco"
+    assert spec.data.validation.annotations == "instances.json"
+    assert spec.input.resize.rule == "letterbox"
+    # The network tells red from green in RGB, which NanoDet takes as BGR: the boxes say so.
+    assert spec.input.colour == "rgb"
+    assert "nanodet RGB is clearly better" in " ".join(line.strip(" #") for line in Path("params.yaml").read_text().splitlines())
+    assert "not accuracy" not in told
+    for stage in ("export", "calibrate"):
+        done = run_stage(stage, "--model", "grid")
+        assert done.returncode == 0, done.stderr
+
+
+def test_raw_pixels_in_channels_last(folder):
+    onnx.save(grid_detector(raw=True), folder / "raw.onnx")
+    write_squares(folder / "squares", 6, seed=5)
+    succeed("raw.onnx", "--size", "64x128", task="detection", data="squares")
+    found = load("params.yaml").models["raw"].input
+    assert (found.dtype, found.layout, found.size, found.scale) == ("uint8", "nhwc", (64, 128), 1)
+    assert "as the graph has it" in Path("params.yaml").read_text()
+
+
+def test_a_segmentation_network_with_masks(folder):
+    generator = np.random.default_rng(0)
+    tensors = {"w": he(generator, 3, 3, 3, 3)}
+    node = oh.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
+    save(network([node], tensors, ["y"], inputs={"x": [1, 3, 16, 16]}), folder / "masks.onnx")
+    for name, seed in (("train", 1), ("val", 2)):
+        for path in write_images(folder / f"streets/{name}/images", 6, seed=seed, size=(20, 30)):
+            mask = generator.integers(0, 3, (20, 30), dtype=np.uint8)
+            mask[0] = 255
+            (folder / f"streets/{name}/masks").mkdir(exist_ok=True)
+            Image.fromarray(mask).save(folder / f"streets/{name}/masks/{path.name}")
+    succeed("masks.onnx", task="segmentation", data="streets")
+    spec = load("params.yaml").models["masks"]
+    assert spec.task.void == 255
+    assert (spec.data.calibration.path, spec.data.validation.path) == ("streets/train", "streets/val")
+    assert spec.data.validation.format == "masks"
+    assert spec.calibrate.samples == 6
+    done = run_stage("export", "--model", "masks")
+    assert done.returncode == 0, done.stderr
+
+
+def test_embeddings(folder):
+    succeed("mine.onnx", task="embedding")
+    text = Path("params.yaml").read_text()
+    assert "format: identities, path: photos" in text
+    assert load("params.yaml").models["mine"].task.name == "embedding"
+    (folder / "photos/pairs.txt").write_text("10 300\n")
+    succeed("mine.onnx", "--name", "paired", task="embedding")
+    block = yaml.safe_load(Path("params.yaml").read_text())["models"]["paired"]["data"]["validation"]
+    assert (block["format"], block["annotations"]) == ("pairs", "pairs.txt")
+
+
+def test_a_params_file_elsewhere(folder):
+    (folder / "project").mkdir()
+    told = succeed("mine.onnx", "--params", "project/params.yaml")
+    assert "project" in told
+    spec = load("project/params.yaml").models["mine"]
+    # Stages run in the project's folder: what lies beside it is found from there.
+    assert spec.source.file == str(folder / "mine.onnx")
+    assert spec.data.validation.path == str(folder / "photos")
+
+
+def test_formats_by_their_looks(tmp_path):
+    write_images(tmp_path / "flat", 2, seed=0)
+    assert recognised(tmp_path / "flat", "classification").format == "folder"
+    write_images(tmp_path / "yolo/images", 2, seed=0)
+    (tmp_path / "yolo/labels").mkdir()
+    (tmp_path / "yolo/labels/image_0_000.txt").write_text("0 .5 .5 .1 .1\n")
+    assert recognised(tmp_path / "yolo", "detection").format == "yolo"
+    write_images(tmp_path / "voc/JPEGImages", 1, seed=0)
+    (tmp_path / "voc/Annotations").mkdir()
+    (tmp_path / "voc/Annotations/image_0_000.xml").write_text("<annotation/>")
+    assert recognised(tmp_path / "voc", "detection").format == "voc"
+    # A JSON file of something else is no annotation.
+    write_squares(tmp_path / "coco", 1, seed=0)
+    (tmp_path / "coco/a.json").write_text("{}")
+    assert recognised(tmp_path / "coco", "detection").annotations == "instances.json"
+    assert recognised(tmp_path / "coco", "segmentation").format == "folder"
+
+
+MEAN, STD = np.array([123.7, 116.3, 103.5], np.float32), np.array([58.4, 57.1, 57.4], np.float32)
+
+
+def begins(*nodes: onnx.NodeProto, **tensors: np.ndarray) -> ir.Value:
+    conv = oh.make_node("Conv", [nodes[-1].output[0] if nodes else "x", "w"], ["y"], "conv")
+    all_ = tensors | {"w": np.zeros((4, 3, 1, 1), np.float32)}
+    return network([*nodes, conv], all_, ["y"]).graph.inputs[0]
+
+
+def test_normalisation_that_the_graph_does_itself():
+    sub, div = oh.make_node("Sub", ["x", "m"], ["a"], "sub"), oh.make_node("Div", ["a", "s"], ["b"], "div")
+    found = inside(begins(sub, div, m=MEAN.reshape(1, 3, 1, 1), s=STD.reshape(1, 3, 1, 1)))
+    np.testing.assert_allclose(found.factor, 1 / STD, rtol=1e-6)
+    np.testing.assert_allclose(found.offset, -MEAN / STD, rtol=1e-6)
+    assert (found.pixels, found.bgr, found.nodes) == ("0..255", False, ("Sub sub", "Div div"))
+    assert inside(begins(sub, div, m=MEAN[::-1].reshape(1, 3, 1, 1).copy(), s=STD.reshape(1, 3, 1, 1))).bgr
+    shares = inside(begins(sub, div, m=MEAN.reshape(1, 3, 1, 1) / 255, s=STD.reshape(1, 3, 1, 1) / 255))
+    assert shares.pixels == "0..1"
+    scaled = inside(begins(oh.make_node("Mul", ["x", "k"], ["b"], "scale"), k=np.float32(1 / 255)))
+    assert scaled.pixels == "0..255"
+    numbers = {"s": np.ones(3, np.float32), "b": np.zeros(3, np.float32), "m": MEAN, "v": STD**2}
+    norm = oh.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["n"], "norm")
+    assert inside(begins(norm, **numbers)).pixels == "0..255"
+    assert inside(begins()) is None
+    unclear = inside(begins(oh.make_node("Mul", ["x", "k"], ["b"], "scale"), k=np.float32(2)))
+    assert unclear.pixels == ""
+
+
+def test_a_graph_that_normalises_settles_the_input(folder):
+    proto = small_network()
+    tensors = {"pixel.mean": MEAN.reshape(1, 3, 1, 1), "pixel.std": STD.reshape(1, 3, 1, 1)}
+    proto.graph.initializer.extend(onh.from_array(value, name) for name, value in tensors.items())
+    proto.graph.node[0].input[0] = "normal"
+    proto.graph.node.insert(0, oh.make_node("Div", ["less", "pixel.std"], ["normal"], "div"))
+    proto.graph.node.insert(0, oh.make_node("Sub", ["image", "pixel.mean"], ["less"], "sub"))
+    onnx.save(proto, folder / "normal.onnx")
+    succeed("normal.onnx")
+    spec = load("params.yaml").models["normal"].input
+    assert (spec.scale, spec.mean, spec.std) == (1, (0.0,), (1.0,))
+    assert "the graph begins with Sub sub, Div div" in Path("params.yaml").read_text()
+
+
+def test_layouts_and_names():
+    def value(*shape: int | str) -> ImageInput:
+        return ImageInput.of(ir.Value(name="x", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT)))
+
+    assert value("n", 3, 32, 48).sides == (32, 48)
+    assert (value(1, 32, 48, 3).layout, value(1, 32, 48, 3).sides) == ("nhwc", (32, 48))
+    assert value("n", "c", "h", "w").channels is None
+    assert value("n", 3, "h", 3).layout == "nchw"
+    assert model_name(Path("a/Mein Modell (v2).onnx"), None) == "Mein_Modell_v2"
+    assert model_name(Path("resnet/model.onnx"), None) == "resnet"
+
+
+def test_nothing_is_written_of_an_entry_that_does_not_load(tmp_path):
+    from octavo.errors import ParamsError
+
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump(project_params()))
+    before = path.read_bytes()
+    with pytest.raises(ParamsError, match="cannot be appended"):
+        append_entry(path, "mine", ["task: classification", "source: {kind: onnx}"])
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["params.yaml"]

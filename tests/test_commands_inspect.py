@@ -1,0 +1,333 @@
+"""`octavo inspect` as a user runs it: facts of a file, and what INT8 would make of it, in step with what quantize_int8 does."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import onnx_ir as ir
+import pytest
+from conftest import ROOT, small_network
+from graphs import he, network, statistics_of
+from grid_detector import grid_detector
+
+from octavo.graph.clean import clean
+from octavo.graph.io import load, save, weight_bytes
+from octavo.intake.described import described
+from octavo.params.grammar import Int8
+from octavo.quantization.fp16 import convert
+from octavo.quantization.int8 import quantize_dynamic, quantize_static
+
+KEYS = {
+    *("file", "bytes", "ir_version", "opset", "inputs", "outputs", "image_input", "ops", "parameters", "constants_bytes"),
+    *("quantized", "size", "size_by", "macs", "macs_unknown", "layers", "precisions", "runs", "expected", "int8", "custom_ops"),
+    *("decoder", "notes"),
+}
+LAYER_KEYS = {"name", "op_type", "output", "macs", "parameters", "precision", "data", "weights", "note", "runs", "kernel"}
+INT8_KEYS = {"target", "refused", "layers", "nodes", "float", "later"}
+
+
+def octavo(*arguments: object, **options: object) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "octavo", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, **options)
+
+
+def images(count: int, seed: int = 3) -> list[dict[str, np.ndarray]]:
+    generator = np.random.default_rng(seed)
+    return [{"image": generator.normal(size=(1, 3, 32, 32)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.fixture
+def fp32(tmp_path: Path) -> ir.Model:
+    """The small network as `export` writes it, and fp32.onnx."""
+    model = ir.from_proto(small_network())
+    clean(model, 18)
+    save(model, tmp_path / "fp32.onnx")
+    return model
+
+
+def test_a_float_file(fp32, tmp_path):
+    found = described(tmp_path / "fp32.onnx")
+    assert found.keys() == KEYS
+    assert all(layer.keys() == LAYER_KEYS for layer in found["layers"])
+    assert found["int8"].keys() == INT8_KEYS
+    assert found["inputs"] == [{"name": "image", "dtype": "float32", "shape": ["batch", 3, 32, 32]}]
+    assert found["image_input"] == {"name": "image", "layout": "nchw", "dtype": "float32"}
+    assert found["opset"] == {"ai.onnx": 18}
+    assert found["ops"] == {"Conv": 3, "Add": 1, "Clip": 1, "Gemm": 1, "ReduceMean": 1, "Relu": 1}
+    assert found["quantized"] == []
+    assert {layer["name"]: (layer["macs"], layer["parameters"], layer["precision"]) for layer in found["layers"]} == {
+        "stem": (8 * 16 * 16 * 27, 224, "float32"),
+        "depth": (8 * 16 * 16 * 9, 72, "float32"),
+        "point": (8 * 16 * 16 * 8, 72, "float32"),
+        "head": (32, 36, "float32"),
+    }
+    assert found["macs"] == sum(layer["macs"] for layer in found["layers"])
+    assert found["parameters"] == 404
+    assert (found["size"], found["size_by"], found["macs_unknown"]) == ([32, 32], "graph", [])
+    assert {layer["runs"] for layer in found["layers"]} == {"float"}
+    assert found["decoder"]["family"] is None
+    assert found["bytes"] == (tmp_path / "fp32.onnx").stat().st_size
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-no-vnni", "arm", "openvino", "tensorrt"])
+def test_int8_is_foreseen_as_it_is_made(fp32, tmp_path, target):
+    recipe = Int8(target=target, method="minmax", placement="all", repair=False)
+    made = quantize_static(fp32, statistics_of(fp32, images(4)), recipe)
+    found = described(tmp_path / "fp32.onnx", recipe=recipe)
+    assert [(node["node"], node["precision"], node["reason"]) for node in found["int8"]["nodes"]] == [
+        (decision.node, decision.precision, decision.reason) for decision in made.decisions
+    ]
+    # All but the scales of activations, some bytes each.
+    assert found["expected"]["int8"] == pytest.approx(weight_bytes(made.model), abs=400)
+    assert found["expected"]["fp16"] == weight_bytes(convert(fp32).model)
+    assert found["expected"]["fp32"] == weight_bytes(fp32)
+
+
+def test_what_stays_float_comes_with_its_reason(tmp_path):
+    onnx.save(grid_detector(size=64), tmp_path / "grid.onnx")
+    found = described(tmp_path / "grid.onnx")
+    assert found["int8"]["refused"] is None
+    reasons = {group["reason"]: group["ops"] for group in found["int8"]["float"]}
+    assert reasons == {
+        "no weights follow: decoding, scores and other tails stay float": {"Reshape": 6, "Sigmoid": 3, "Transpose": 6}
+    }
+    assert found["int8"]["layers"] == 6
+    assert any("placement: measured" in words for words in found["int8"]["later"])
+    assert any("repair" in words and "20 dB" in words for words in found["int8"]["later"])
+    assert found["decoder"]["family"] == "nanodet"
+    assert found["decoder"]["classes"] == 2
+
+
+def test_kept_in_float_by_name(fp32, tmp_path):
+    found = described(tmp_path / "fp32.onnx", recipe=Int8(keep_float=("depth",)))
+    assert {"reason": "keep_float: depth", "ops": {"Clip": 1, "Conv": 1}, "nodes": ["depth", "depth.relu6"]} in found["int8"][
+        "float"
+    ]
+
+
+@pytest.mark.parametrize(("form", "forms"), [("qdq", ["qdq"]), ("qoperator", ["qoperator"])])
+def test_static_int8_files(fp32, tmp_path, form, forms):
+    recipe = Int8(format=form, method="minmax", placement="all", repair=False)
+    save(quantize_static(fp32, statistics_of(fp32, images(4)), recipe).model, tmp_path / "int8.onnx")
+    found = described(tmp_path / "int8.onnx")
+    assert set(forms) <= set(found["quantized"])
+    assert {layer["precision"] for layer in found["layers"]} == {"int8"}
+    assert {(layer["data"], layer["weights"]) for layer in found["layers"]} == {("uint8", "int8")}
+    # QLinear operators' kernels are told by their names, wherever the layer went.
+    assert sum(found["runs"]["kernels"]["int8"].values()) >= 4
+    # The writer gives a depthwise layer the 16 channels that ONNX Runtime's kernel is fast on: the figures are the file's own.
+    assert len(found["layers"]) == 4
+    assert found["macs_unknown"] == []
+    assert found["macs"] > described(tmp_path / "fp32.onnx")["macs"]
+    assert "quantized already" in found["int8"]["refused"]
+    assert found["expected"] == {"fp32": None, "fp16": None, "int8": None}
+    if form == "qdq":
+        assert (found["runs"]["int8_layers"], found["runs"]["int8_layers_integer"]) == (4, 4)
+
+
+def test_a_dynamic_file_and_one_in_half_precision(fp32, tmp_path):
+    save(quantize_dynamic(fp32, Int8()).model, tmp_path / "dynamic.onnx")
+    save(convert(fp32).model, tmp_path / "half.onnx")
+    found = described(tmp_path / "dynamic.onnx")
+    assert found["quantized"] == ["dynamic", "weights"]
+    layers = {layer["op_type"]: layer for layer in found["layers"]}
+    assert layers["MatMulInteger"]["precision"] == "int8 dynamic"
+    assert (layers["Conv"]["precision"], layers["Conv"]["weights"]) == ("float32", "int8")
+    assert found["macs"] == described(tmp_path / "fp32.onnx")["macs"]
+    half = described(tmp_path / "half.onnx")
+    assert half["quantized"] == ["float16"]
+    assert {layer["precision"] for layer in half["layers"]} == {"float16"}
+    assert half["parameters"] == 404
+    assert half["int8"]["refused"] == "no node of this graph has weights to quantize"
+
+
+def test_q_and_dq_before_inputs_alone(fp32, tmp_path):
+    """As TensorRT has them: ONNX Runtime makes no integer kernel of such a convolution, and that is said."""
+    recipe = Int8(target="tensorrt", method="minmax", placement="all", repair=False, correction="none")
+    save(quantize_static(fp32, statistics_of(fp32, images(4)), recipe).model, tmp_path / "int8.onnx")
+    found = described(tmp_path / "int8.onnx")
+    layers = found["layers"]
+    assert (found["macs"], found["parameters"]) == (described(tmp_path / "fp32.onnx")["macs"], 404)
+    assert {(layer["precision"], layer["data"]) for layer in layers} == {("int8", "int8")}
+    bare = [layer for layer in layers if "no Q behind it" in layer["note"]]
+    assert [layer["name"] for layer in bare] == ["point"]
+    assert bare[0]["runs"] == "float"
+
+
+def test_external_data_and_dynamic_sizes(tmp_path):
+    proto = grid_detector()
+    onnx.save(
+        proto,
+        tmp_path / "grid.onnx",
+        save_as_external_data=True,
+        location="grid.data",
+        size_threshold=0,
+        all_tensors_to_one_file=True,
+    )
+    found = described(tmp_path / "grid.onnx")
+    assert found["bytes"] == sum((tmp_path / name).stat().st_size for name in ("grid.onnx", "grid.data"))
+    assert (found["size"], found["size_by"]) == ([640, 640], "default")
+    asked = described(tmp_path / "grid.onnx", (64, 128))
+    assert (asked["size"], asked["size_by"]) == ([64, 128], "asked")
+    assert asked["macs"] * 50 == found["macs"]
+    assert asked["layers"][0]["output"] == [1, 2, 8, 16]
+    (tmp_path / "grid.data").unlink()
+    done = octavo("inspect", tmp_path / "grid.onnx")
+    assert done.returncode == 2
+    assert "external data file" in done.stderr
+
+
+def test_custom_operators_and_what_lies_behind(tmp_path):
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["a"], "first", pads=[1, 1, 1, 1]),
+        oh.make_node("Blur", ["a"], ["b"], "blur", domain="acme"),
+        oh.make_node("Conv", ["b", "v"], ["y"], "last", pads=[1, 1, 1, 1]),
+    ]
+    generator = np.random.default_rng(0)
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info("x", 1, [1, 3, 16, 16])],
+        [oh.make_tensor_value_info("y", 1, [1, 4, 16, 16])],
+        [onh.from_array(he(generator, 8, 3, 3, 3), "w"), onh.from_array(he(generator, 4, 8, 3, 3), "v")],
+    )
+    proto = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18), oh.make_opsetid("acme", 1)], ir_version=10)
+    onnx.save(proto, tmp_path / "custom.onnx")
+    found = described(tmp_path / "custom.onnx")
+    assert found["custom_ops"] == [{"op_type": "Blur", "domain": "acme", "nodes": 1, "body": None}]
+    assert found["ops"]["acme.Blur"] == 1
+    assert {"reason": "custom operator", "ops": {"Blur": 1}, "nodes": ["blur"]} in found["int8"]["float"]
+    assert {"reason": "lies behind a custom operator", "ops": {"Conv": 1}, "nodes": ["last"]} in found["int8"]["float"]
+    shown = octavo("inspect", tmp_path / "custom.onnx")
+    assert shown.returncode == 0, shown.stderr
+    assert "none: the graph is cut before it to run" in shown.stdout
+
+
+def test_sizes_that_depend_on_values_are_read_off_a_run(tmp_path):
+    nodes = [
+        oh.make_node("NonZero", ["x"], ["places"], "places"),
+        oh.make_node("Cast", ["places"], ["float"], "float", to=1),
+        oh.make_node("Transpose", ["float"], ["rows"], "rows", perm=[1, 0]),
+        oh.make_node("MatMul", ["rows", "w"], ["y"], "product"),
+    ]
+    save(network(nodes, {"w": he(np.random.default_rng(0), 4, 5)}, ["y"], inputs={"x": [1, 3, 8, 8]}), tmp_path / "m.onnx")
+    found = described(tmp_path / "m.onnx")
+    assert found["macs"] == 3 * 8 * 8 * 4 * 5
+    assert any("read off a run" in note for note in found["notes"])
+
+
+def test_a_graph_without_an_image(tmp_path):
+    nodes = [oh.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    save(network(nodes, {"w": he(np.random.default_rng(0), 32, 8)}, ["y"], inputs={"x": ["batch", 32]}), tmp_path / "m.onnx")
+    found = described(tmp_path / "m.onnx")
+    assert found["image_input"] is None
+    assert found["size"] is None
+    assert found["macs"] == 32 * 8
+    assert any("no image input" in note for note in found["notes"])
+    assert octavo("inspect", tmp_path / "m.onnx").returncode == 0
+
+
+def test_the_same_as_json(fp32, tmp_path):
+    done = octavo("inspect", tmp_path / "fp32.onnx", "--json", "--target", "arm")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == KEYS
+    assert found["int8"]["target"] == "arm"
+    # What a file cannot tell is null, and the keys stay.
+    save(quantize_dynamic(fp32, Int8()).model, tmp_path / "dynamic.onnx")
+    other = json.loads(octavo("inspect", tmp_path / "dynamic.onnx", "--json").stdout)
+    assert other.keys() == KEYS
+    assert other["int8"].keys() == INT8_KEYS
+
+
+def test_nothing_is_cut_in_a_pipe(tmp_path):
+    model = small_network()
+    for node in model.graph.node:
+        node.name = "/backbone/stages/stages.0/" + "blocks/" * 30 + node.name
+    onnx.save(model, tmp_path / "m.onnx")
+    done = octavo("inspect", tmp_path / "m.onnx")
+    assert done.returncode == 0, done.stderr
+    for node in model.graph.node:
+        if node.op_type in ("Conv", "Gemm"):
+            assert any(line.startswith(f"{node.name} ") for line in done.stdout.splitlines())
+    assert "\x1b" not in done.stdout
+    assert "…" not in done.stdout
+
+
+def test_a_terminal_gets_tables_that_fold(fp32, tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "60"}
+    command = [sys.executable, "-m", "octavo", "inspect", str(tmp_path / "fp32.onnx")]
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:
+        pass  # the other end is closed
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert "\x1b[1m" in shown.decode(), "headings are bold"
+    assert all(len(line.rstrip()) <= 60 for line in text.split("Layers")[-1].splitlines() if not line.startswith("note:"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "does not exist"),
+        (b"", "not an ONNX file"),
+        (b"models:\n", "not an ONNX file"),
+        (b"\x08\x08\x12", "not an ONNX file"),
+    ],
+)
+def test_no_onnx_file(tmp_path, content, expected):
+    path = tmp_path / "m.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    done = octavo("inspect", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert expected in done.stderr
+    assert done.stderr.count("error:") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_truncated_file_and_a_folder(tmp_path):
+    whole = small_network().SerializeToString()
+    (tmp_path / "half.onnx").write_bytes(whole[: len(whole) // 2])
+    for path in (tmp_path / "half.onnx", tmp_path):
+        done = octavo("inspect", path)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_sizes_on_the_command_line(fp32, tmp_path):
+    assert "the graph takes 32x32" in octavo("inspect", tmp_path / "fp32.onnx", "--size", "64").stderr
+    assert "is no size" in octavo("inspect", tmp_path / "fp32.onnx", "--size", "64by64").stderr
+    assert octavo("inspect", tmp_path / "fp32.onnx", "--size", "32x32").returncode == 0
+
+
+def test_help():
+    shown = octavo("--help")
+    assert shown.returncode == 0
+    assert "inspect" in shown.stdout
+    assert "init" in shown.stdout
+    assert "--json" in octavo("inspect", "--help").stdout
+    assert octavo("inspekt").returncode == 2
+
+
+def test_the_file_is_read_and_not_written(fp32, tmp_path):
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    octavo("inspect", tmp_path / "fp32.onnx", cwd=tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert load(tmp_path / "fp32.onnx").graph.name == fp32.graph.name
