@@ -19,9 +19,9 @@ from octavo.images.decode import read_image
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Input
-from octavo.tasks.classification import class_scores
 from octavo.tasks.detection import detect, family_of
 from octavo.tasks.detection.boxes import Boxes
+from octavo.tasks.ranking import class_scores
 from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
 
 __all__ = ["Trial", "Tried", "tried"]
