@@ -168,7 +168,12 @@ class Gates(Block):
     retained: Fraction = 0.99
     # Mean cosine of the raw outputs to FP32's.
     similarity: Annotated[float, Field(ge=-1, le=1)] = 0.995
-    # Share of answers that are FP32's: `agreement` of classification, `match_f1` of detection. Needs no labels.
+    # Least cosine of the raw outputs to FP32's, the worst image's. auto: 0.98 for embeddings, none for other tasks; null: none.
+    similarity_min: Annotated[float, Field(ge=-1, le=1)] | Literal["auto"] | None = "auto"
+    # Embeddings only: the most that the area under the ROC curve may fall, FP32's minus the variant's. auto: 0.01; null: none.
+    auc_drop: Fraction | Literal["auto"] | None = "auto"
+    # Share of answers that are FP32's: `agreement` of classification, `match_f1` of detection; `cosine_p1` of embeddings. Needs no
+    # labels.
     agreement: Fraction = 0.9
     # false: a file larger than FP32's fails.
     allow_larger: bool = True
@@ -176,6 +181,13 @@ class Gates(Block):
     allow_slower: bool = True
     # The variants that are held to them.
     variants: tuple[Literal["fp16", "int8", "int8_dynamic", "qat"], ...] = ("fp16", "int8", "qat")
+
+    def of_task(self, task: str) -> Gates:
+        """The same with what `auto` means for a task of this name."""
+        automatic = {"similarity_min": 0.98, "auc_drop": 0.01} if task == "embedding" else {}
+        return self.model_copy(
+            update={key: automatic.get(key) for key in ("similarity_min", "auc_drop") if getattr(self, key) == "auto"}
+        )
 
 
 class Validate(Block):
