@@ -281,7 +281,7 @@ class TestResampled:
         if same.all() or not same.any():
             return
         kinds, places = np.unique(labels, return_inverse=True)
-        areas = Areas(scores, same, places[first], places[second], len(kinds))
+        areas = Areas(scores, same, places[first], places[second])
         counts = generator.integers(0, 4, (5, len(kinds)))
         counts[0] = 1
         far, tar, _ = roc(scores, same)
@@ -302,7 +302,7 @@ class TestResampled:
     def test_in_parts_it_is_the_same(self, monkeypatch):
         generator = np.random.default_rng(3)
         scores, first, second = generator.random(60), generator.integers(0, 6, 60), generator.integers(0, 6, 60)
-        areas = Areas(scores, first == second, first, second, 6)
+        areas = Areas(scores, first == second, first, second)
         counts = generator.integers(0, 3, (50, 6))
         whole = areas.resampled(counts)
         monkeypatch.setattr("octavo.tasks.embedding.resampled._CELLS", 40)

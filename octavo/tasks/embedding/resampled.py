@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 __all__ = ["Areas"]
 
@@ -21,28 +20,20 @@ class Areas:
     Args:
         scores: float, n; similarities.
         same: bool, n.
-        first, second: int, n; the identity of each end, 0 .. identities - 1; equal in genuine pairs.
-        identities: how many there are.
+        first, second: int, n; the identity of each end, from 0; equal in genuine pairs.
 
     Source: Bolle, Ratha and Pankanti, Error analysis of pattern recognition systems: the subsets bootstrap (CVIU 2004).
     """
 
-    def __init__(self, scores: np.ndarray, same: np.ndarray, first: np.ndarray, second: np.ndarray, identities: int) -> None:
-        # Only where genuine pairs lie matters: the weight of the impostors below each, ties by half.
-        values, slot = np.unique(scores[same], return_inverse=True)
-        others = scores[~same]
-        after = np.searchsorted(values, others, side="right")
-        tied = np.searchsorted(values, others, side="left") < after
-        ends = np.sort(np.stack([first[~same], second[~same]], axis=1), axis=1)
-        self.ends, group = np.unique(ends, axis=0, return_inverse=True)
-        group = group.reshape(-1)
-        # One column more, for impostors above all genuine pairs.
-        shape = (len(self.ends), len(values) + 1)
-        halves = np.where(tied, 0.5, 1.0)
-        rows, columns = np.concatenate([group, group[tied]]), np.concatenate([after, after[tied] - 1])
-        weights = np.concatenate([halves, halves[tied]])
-        self._below = sparse.csr_matrix((weights, (rows, columns)), shape=shape)
-        self._genuine = sparse.csr_matrix((np.ones(len(slot)), (first[same], slot)), shape=(identities, shape[1]))
+    def __init__(self, scores: np.ndarray, same: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
+        # Impostors by rising similarity: the weight of those below a genuine pair is then a difference of running sums.
+        others = np.flatnonzero(~same)
+        others = others[np.argsort(scores[others], kind="stable")]
+        # By similarity, too, so that the sums are read in the order in which they lie.
+        mine = np.flatnonzero(same)
+        mine = mine[np.argsort(scores[mine], kind="stable")]
+        self._first, self._second, self._genuine = first[others], second[others], first[mine]
+        self._below, self._upto = (np.searchsorted(scores[others], scores[mine], side) for side in ("left", "right"))
 
     def resampled(self, counts: np.ndarray) -> np.ndarray:
         """AUC of each resample.
@@ -53,13 +44,16 @@ class Areas:
         Returns:
             float64, one a resample; NaN where it has no genuine or no impostor pair.
         """
-        rows = max(1, _CELLS // max(self._below.shape))
+        rows = max(1, _CELLS // (len(self._first) + len(self._genuine)))
         parts = [self._resampled(np.asarray(counts[start : start + rows], np.float64)) for start in range(0, len(counts), rows)]
         return np.concatenate([np.zeros(0), *parts])
 
     def _resampled(self, counts: np.ndarray) -> np.ndarray:
-        impostors = np.asarray((counts[:, self.ends[:, 0]] * counts[:, self.ends[:, 1]]) @ self._below)
-        genuine = np.asarray(counts @ self._genuine)
-        below = np.cumsum(impostors, axis=1)
-        pairs = genuine.sum(axis=1) * below[:, -1]
-        return np.divide((genuine * below).sum(axis=1), pairs, out=np.full(len(counts), np.nan), where=pairs > 0)
+        weights = np.zeros((len(counts), len(self._first) + 1))
+        np.multiply(counts.take(self._first, axis=1), counts.take(self._second, axis=1), out=weights[:, 1:])
+        running = np.cumsum(weights, axis=1, out=weights)
+        genuine = counts.take(self._genuine, axis=1)
+        # Ties by half.
+        won = (genuine * (running.take(self._below, axis=1) + running.take(self._upto, axis=1))).sum(axis=1) / 2
+        pairs = genuine.sum(axis=1) * running[:, -1]
+        return np.divide(won, pairs, out=np.full(len(counts), np.nan), where=pairs > 0)

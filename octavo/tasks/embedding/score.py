@@ -181,7 +181,7 @@ class EmbeddingScore:
     def _areas(self) -> Areas:
         labels = np.array([-1 if item.label is None else item.label for item in self.items], np.int64)
         first, second = (np.searchsorted(self._identities, labels[ends]) for ends in (self._pairs.first, self._pairs.second))
-        return Areas(self._scores, self._pairs.same, first, second, len(self._identities))
+        return Areas(self._scores, self._pairs.same, first, second)
 
     @cached_property
     def _nearest(self) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +190,8 @@ class EmbeddingScore:
     def _rank1(self) -> float:
         places = [place for place, item in enumerate(self.items) if item.label is not None]
         labels = np.array([self.items[place].label for place in places])
-        found, _ = nearest(np.stack([self.vectors[place] for place in places]))
+        whole = len(places) == len(self.items)
+        found, _ = self._nearest if whole else nearest(np.stack([self.vectors[place] for place in places]))
         kinds, sizes = np.unique(labels, return_counts=True)
         probes = np.isin(labels, kinds[sizes > 1])
         return float((labels[found] == labels)[probes].mean())
