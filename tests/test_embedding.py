@@ -22,7 +22,7 @@ from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.images.pairs import Pair
 from octavo.images.preprocess import preprocess
-from octavo.params.grammar import Embedding, Gates, Input, Validate
+from octavo.params.grammar import Embedding, Gates, Input, Int8, Validate
 from octavo.runtime.session import Session
 from octavo.tasks import compared_outputs, model_classes
 from octavo.tasks.embedding.decode import vector_of, vectors_of
@@ -335,6 +335,13 @@ class TestGates:
         given = Gates(similarity_min=0.9, auc_drop=None)
         assert given.of_task("embedding") == given
         assert given.of_task("classification").similarity_min == 0.9
+
+
+def test_fidelity_of_embeddings_leaves_room_for_other_images():
+    assert Int8().of_task("embedding").fidelity == 26
+    for told in (Int8(fidelity=20), Int8(effort="high")):
+        assert told.of_task("embedding") == told
+    assert Int8().of_task("classification") == Int8()
 
 
 def clouds(labels: Sequence[int | None], spread: float, seed: int = 0) -> tuple[list[Item], np.ndarray]:
