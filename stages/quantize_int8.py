@@ -45,7 +45,7 @@ def main() -> None:
 
     with working(f"quantizing {chosen.model}"):
         results = {
-            "int8": quantize_static(model, statistics, spec.int8, images),
+            "int8": quantize_static(model, statistics, spec.int8.of_task(manifest["task"]["name"]), images),
             "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
         }
     for variant, result in results.items():

@@ -1,13 +1,12 @@
 """Prove what was kept: every variant against FP32 on the validation images, into metrics/<model>/.
 
 Writes accuracy.json (the record, described in docs/metrics.md), layers.csv (SQNR of every INT8 layer, all before it quantized too),
-sensitivity.csv (SQNR with one rounding alone, as quantize_int8 measured it), images.csv (each image) and
-pictures/ (the images on which INT8 and FP32 differ most). Reads `task`, `input`,
+sensitivity.csv (SQNR with one rounding alone, as quantize_int8 measured it), roc.csv (of embeddings), images.csv (each image)
+and pictures/ (the images on which INT8 and FP32 differ most). Reads `task`, `input`,
 `data`, `validate` and `benchmark.resolutions` of params.yaml. A failed gate is written down, not an error: see `*.gate.*`.
 """
 
 from itertools import islice
-from typing import Any
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
@@ -15,7 +14,9 @@ from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates, kernel_gates
 from octavo.evidence.layers import layer_noise, write_noise
 from octavo.evidence.pictures import write_pictures
+from octavo.evidence.report import remarks
 from octavo.evidence.resolutions import at_resolutions
+from octavo.evidence.roc import COLUMNS, roc_rows
 from octavo.evidence.validation import Validation
 from octavo.files import write_csv, write_json
 from octavo.graph.custom_ops import CustomOps
@@ -28,7 +29,8 @@ from octavo.manifest import model_bytes, own_manifest, read_manifest
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
-from octavo.tasks.registry import model_classes
+from octavo.tasks.embedding.flip import answering
+from octavo.tasks.registry import compared_outputs, model_classes
 
 
 def main() -> None:
@@ -38,14 +40,14 @@ def main() -> None:
     manifest = read_manifest(variant_dir(chosen.model, "fp32"))
     paths = present_variants(chosen.model)
     original, custom = load(paths["fp32"]), CustomOps.read(variant_dir(chosen.model, "fp32"), manifest)
-    compared = custom.compared(original) if custom.bodies else []
-    with custom.files(paths, outputs=compared) as runs:
-        sessions = {variant: Session(path) for variant, path in runs.items()}
-    where = f"models.{chosen.model}.data"
-    name = manifest["image_input"]
+    compared = custom.compared(original) if custom.bodies else compared_outputs(spec.task)
+    name, where = manifest["image_input"], f"models.{chosen.model}.data"
+    with custom.files(paths, outputs=compared if custom.bodies else []) as runs:
+        network = {variant: Session(path) for variant, path in runs.items()}
+    sessions = answering(network, spec.task, spec.input, name)
     own = [output["name"] for output in manifest["outputs"]]
-    scored = own if set(own) <= set(sessions["fp32"].outputs) else None
-    classes = model_classes(spec.task, spec.input, lambda image: sessions["fp32"].run({name: image}), scored)
+    scored = own if set(own) <= set(network["fp32"].outputs) else None
+    classes = model_classes(spec.task, spec.input, lambda image: network["fp32"].run({name: image}), scored)
     items = open_images(spec.data, "validation", where, classes)
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin
     refuse_calibrated([*calibrated["files"], *calibrated["held_out"]], items, spec.data)
@@ -61,7 +63,7 @@ def main() -> None:
     manifests = {variant: own_manifest(path.parent) for variant, path in paths.items()}
     record |= judged | kernel_gates(spec.validation.gates, manifests)
     record |= skipped_variants(chosen.model)
-    record |= torch_baseline(variant_dir(chosen.model, "fp32"), sessions["fp32"], name, spec, selecting=selecting)
+    record |= torch_baseline(variant_dir(chosen.model, "fp32"), network["fp32"], name, spec, selecting=selecting)
 
     def samples():
         for item, tensor in islice(Images(items, spec.input, spec.data.on_bad_image), spec.validation.layer_samples):
@@ -72,6 +74,7 @@ def main() -> None:
     write_noise(chosen.model, layers)
     write_pictures(folder / "pictures", validation, spec.validation.pictures)
     write_csv(folder / "images.csv", validation.rows())
+    write_csv(folder / "roc.csv", roc_rows(validation), COLUMNS)
     write_json(folder / "accuracy.json", record)
     for note in notes:
         say(f"note: {note}")
@@ -79,20 +82,11 @@ def main() -> None:
         say(f"{operator}: {ran}; compared: {', '.join(compared)}")
     for skipped in images.skipped:
         say(f"skipped: {skipped}")
-    _say_how(record)
-    say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
-
-
-def _say_how(record: dict[str, Any]) -> None:
-    """Say what a reader of accuracy.json must know, and which gates did not pass."""
-    for key, words in (("decoder", "outputs read as"), ("holdout", "held out, with figures of their own:"), ("warning", "note:")):
-        if key in record:
-            say(f"{words} {record[key]}")
-    for key, value in record.items():
-        if ".gate." in key and value != "pass":
-            say(f"gate {key}: {value}")
+    for remark in remarks(record):
+        say(remark)
     if session_warning():
         say(f"note: {session_warning()}")
+    say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
 
 
 if __name__ == "__main__":

@@ -216,10 +216,8 @@ class TestValidation:
         assert record["int8.gate.retained"] == "no-labels"
         assert "int8.top1" not in record
 
-    def test_a_task_without_scores_is_validated_by_fidelity(self, sessions):
-        from octavo.params.grammar import Embedding
-
-        validation = Validation(Embedding(name="embedding"), SPEC, sessions, "image")
+    def test_where_no_outputs_can_be_scored_there_is_fidelity_alone(self, sessions):
+        validation = Validation(TASK, SPEC, sessions, "image", scored=None)
         validation.run(images(3))
         record = validation.record(Validate(bootstrap=200))
         assert record["int8.cosine_min"] > 0.9

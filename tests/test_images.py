@@ -316,7 +316,7 @@ class TestDatasets:
         write_images(tmp_path, 1, seed=1)
         with pytest.raises(DataError, match="lies beside the class folders"):
             open_set(ImageSet(format="imagefolder", path=str(tmp_path)), "here")
-        with pytest.raises(ParamsError, match="'identities' has no reader in this version"):
+        with pytest.raises(DataError, match="lies beside the identity folders"):
             open_set(ImageSet(format="identities", path=str(tmp_path)), "here")
 
     def test_a_shared_image_is_found_by_content_not_by_name(self, tmp_path):

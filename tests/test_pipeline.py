@@ -99,6 +99,7 @@ def make_repository(folder: Path) -> Path:
     sh(folder, "git", "init", "-q")
     sh(folder, "dvc", "init", "-q")
     shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
+    shutil.copytree(ROOT / ".dvc/plots", folder / ".dvc/plots")
     sh(folder, "git", "add", "-A")
     sh(folder, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
     return folder
@@ -122,7 +123,8 @@ class TestPipeline:
         tracked = sh(repository, "git", "ls-files").splitlines()
         assert "metrics/small/accuracy.json" in tracked
         assert "metrics/small/latency.json" in tracked
-        assert {"metrics/small/layers.csv", "metrics/small/sensitivity.csv"} <= set(tracked)
+        assert {f"metrics/small/{name}.csv" for name in ("layers", "sensitivity", "roc")} <= set(tracked)
+        assert (repository / "metrics/small/roc.csv").read_text() == "variant,fpr,tpr\n", "of embeddings only"
         assert "dvc.lock" in tracked
         assert not [path for path in tracked if path.startswith("models/") or path.endswith((".onnx", ".npz"))]
         outputs = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from octavo.evidence.bootstrap import Interval
 
-__all__ = ["judge", "judge_interval"]
+__all__ = ["judge", "judge_drop", "judge_interval"]
 
 
 def judge(value: float, bound: float) -> str:
@@ -28,3 +28,10 @@ def judge_interval(interval: Interval | None, bound: float, labelled: int = 1) -
     if interval.estimate >= bound:
         return "pass"
     return "inconclusive" if interval.high >= bound else "fail"
+
+
+def judge_drop(interval: Interval | None, bound: float, labelled: int = 1) -> str:
+    """The same of a loss: the estimate holds the bound where it is not above it."""
+    if interval is not None:
+        interval = Interval(-interval.estimate, -interval.high, -interval.low)
+    return judge_interval(interval, -bound, labelled)

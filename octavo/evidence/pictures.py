@@ -71,7 +71,7 @@ def _side_by_side(validation: Validation, item: Item) -> np.ndarray:
     photo = cv2.resize(image, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
     shown, score = Shown(item, photo, scale), validation.scores[REFERENCE]
     variants = (REFERENCE, *_shown(validation))
-    outputs = validation.outputs(item, preprocess(image, validation.spec), variants)
+    outputs = validation.outputs(item, preprocess(image, validation.spec, item.points), variants)
     rows = []
     for view in score.views:
         panels = view.first_panels(shown, outputs[variants[1]])

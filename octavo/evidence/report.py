@@ -8,14 +8,17 @@ from typing import Any
 
 from octavo.layout import INT8_VARIANTS, VARIANTS
 
-__all__ = ["caption", "headings", "markdown", "missing", "part_tables", "resolutions", "rows", "shortfalls", "tradeoff"]
+__all__ = ["caption", "headings", "markdown", "missing", "part_tables", "remarks", "resolutions", "rows", "shortfalls", "tradeoff"]
 
 # An input size beside the model's own, as keys have it.
 SIZE = re.compile(r"\d+x\d+")
 # Heading, key of accuracy.json and form of the figures that depend on the task; a table has those that the record has.
 METRICS = (("Top-1", "top1", "{:.3f}"), ("Top-5", "top5", "{:.3f}"), ("AP", "ap", "{:.3f}"), ("AP50", "ap50", "{:.3f}"))
 METRICS += (("AP small", "ap_small", "{:.3f}"), ("mIoU", "miou", "{:.3f}"), ("pixel accuracy", "pixel_accuracy", "{:.3f}"))
+METRICS += (("AUC", "auc", "{:.4f}"), ("EER", "eer", "{:.3f}"), ("TAR@FAR=.01", "tar_1e-2", "{:.3f}"))
+METRICS += (("accuracy", "accuracy", "{:.3f}"), ("rank-1", "rank1", "{:.3f}"))
 FIDELITY = (("agreement", "agreement", "{:.3f}"), ("F1 to FP32", "match_f1", "{:.3f}"), ("mask IoU", "mask_iou", "{:.3f}"))
+FIDELITY += (("AUC drop", "auc_drop", "{:.4f}"), ("neighbours", "neighbours", "{:.3f}"), ("cosine P1", "cosine_p1", "{:.4f}"))
 FIDELITY += (("SQNR dB", "sqnr_db", "{:.1f}"), ("cosine", "cosine_mean", "{:.4f}"))
 
 
@@ -118,6 +121,9 @@ def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
         f"{place[part[0]]} {part[1:]}" if part[:1] in place and part[1:].isdigit() else part for part in setting[1:]
     ]
     read = f", outputs read as {accuracy['decoder']}" if "decoder" in accuracy else ""
+    if "genuine_pairs" in accuracy:
+        read += f", {accuracy['genuine_pairs']:,} genuine and {accuracy['impostor_pairs']:,} impostor pairs"
+        read += f" of {accuracy['identities']:,} identities"
     host = f"{latency['host.cpu']}, {latency['host.cores']} cores, VNNI: {'yes' if latency['host.vnni'] else 'no'}"
     held = [f"{part} ({accuracy[f'images.{part}']} images)" for part in _held_out(accuracy)]
     apart = f"; held out, never calibrated on: {', '.join(held)}" if held else ""
@@ -125,6 +131,19 @@ def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
         f"{accuracy['images']} images, {accuracy['labelled']} labelled{apart}{read}; speed on host {latency['host.id']} ({host}), "
         f"{', '.join(words)}, session {latency['host.session']}"
     )
+
+
+def remarks(record: Mapping[str, Any]) -> list[str]:
+    """What a reader of accuracy.json must know, and which gates did not pass, a line each."""
+    words = {
+        "decoder": "outputs read as",
+        "flip": "vectors:",
+        "holdout": "held out, with figures of their own:",
+        "pairs": "note: compared are",
+        "warning": "note:",
+    }
+    found = [f"{words[key]} {record[key]}" for key in words if key in record]
+    return found + [f"gate {key}: {value}" for key, value in record.items() if ".gate." in key and value != "pass"]
 
 
 def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:

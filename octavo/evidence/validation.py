@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import DataError
-from octavo.evidence.bootstrap import Interval, paired_ratios
+from octavo.evidence.bootstrap import Resamples, paired
 from octavo.evidence.fidelity import Fidelity
-from octavo.evidence.gates import judge, judge_interval
+from octavo.evidence.gates import judge, judge_drop, judge_interval
 from octavo.images.dataset import Item
 from octavo.params.grammar import Gates, Input, Validate
 from octavo.runtime.rows import matched_rows
@@ -126,7 +126,7 @@ class Validation:
         kept = self._kept(settings)
         for variant, values in self._values(kept).items():
             if variant != REFERENCE and variant in settings.gates.variants:
-                values |= self._gates(values, kept.get(variant), settings.gates)
+                values |= self._gates(variant, values, kept, settings.gates.of_task(self.task.name))
             found |= {f"{variant}.{key}": _rounded(value) for key, value in values.items()}
         for dataset, part in self.apart.items():
             apart: dict[str, Any] = {"images": len(part.images), "labelled": sum(item.labelled for item in part.images)}
@@ -141,12 +141,16 @@ class Validation:
             found |= named
         return found | ({"holdout": ", ".join(self.apart)} if self.apart else {})
 
-    def _values(self, kept: Mapping[str, Interval | None]) -> dict[str, dict[str, Any]]:
-        """By variant: its figures, and how much of FP32's metric is kept."""
+    def _values(self, kept: Resamples | None) -> dict[str, dict[str, Any]]:
+        """By variant: its figures, and how much of FP32's metric is kept or lost."""
         found = self.figures()
-        for variant, interval in kept.items():
-            if interval is not None:
-                found[variant] |= {"retained": interval.estimate, "retained_low": interval.low, "retained_high": interval.high}
+        if kept is None:
+            return found
+        drop = self.scores[REFERENCE].drop
+        for key, intervals in (("retained", kept.ratios()), *([(drop, kept.drops())] if drop else [])):
+            for variant, interval in intervals.items():
+                if interval is not None:
+                    found[variant] |= {key: interval.estimate, f"{key}_low": interval.low, f"{key}_high": interval.high}
         return found
 
     def figures(self) -> dict[str, dict[str, Any]]:
@@ -160,19 +164,24 @@ class Validation:
                 found[variant] = {key: value for key, value in found[variant].items() if key.split(".")[0] not in truth.to_fp32}
         return found
 
-    def _kept(self, settings: Validate) -> dict[str, Interval | None]:
+    def _kept(self, settings: Validate) -> Resamples | None:
         if not self.scores:
-            return {}
+            return None
         truth = self.scores[REFERENCE]
         metrics = {variant: score.resampled for variant, score in self.scores.items() if variant != REFERENCE}
-        return paired_ratios(metrics, truth.resampled, truth.labelled, resamples=settings.bootstrap, seed=settings.seed)
+        return paired(metrics, truth.resampled, truth.units, resamples=settings.bootstrap, seed=settings.seed)
 
-    def _gates(self, values: Mapping[str, Any], interval: Interval | None, gates: Gates) -> dict[str, str]:
+    def _gates(self, variant: str, values: Mapping[str, Any], kept: Resamples | None, gates: Gates) -> dict[str, str]:
         truth = self.scores.get(REFERENCE)
+        labelled = truth.labelled if truth is not None else 0
         found = {
-            "gate.retained": judge_interval(interval, gates.retained, truth.labelled if truth is not None else 0),
+            "gate.retained": judge_interval(kept.ratios()[variant] if kept is not None else None, gates.retained, labelled),
             "gate.similarity": judge(values["cosine_mean"], gates.similarity),
         }
+        if gates.similarity_min is not None:
+            found["gate.similarity_min"] = judge(values["cosine_min"], gates.similarity_min)
+        if truth is not None and truth.drop is not None and gates.auc_drop is not None:
+            found[f"gate.{truth.drop}"] = judge_drop(kept.drops()[variant] if kept is not None else None, gates.auc_drop, labelled)
         if truth is not None and truth.agrees in values:
             found["gate.agreement"] = judge(values[truth.agrees], gates.agreement)
         return found

@@ -12,11 +12,14 @@ from octavo.errors import DataError, ParamsError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.images.decode import EXTENSIONS, read_image
 from octavo.images.formats import READERS, Classes, Listed
+from octavo.images.formats.landmarks import read_landmarks
 from octavo.images.formats.listed import dataset_folders
 from octavo.images.masks import Mask
 from octavo.images.objects import Objects
+from octavo.images.pairs import Pair
 from octavo.images.preprocess import preprocess
-from octavo.images.splits import part, pick
+from octavo.images.splits import part, part_of_identities, pick, pick_identities
+from octavo.images.warp import Points
 from octavo.params.grammar import ImageSet, Input
 
 __all__ = ["Classes", "Images", "Item", "cut", "image_list", "list_set", "open_set", "refuse_overlap"]
@@ -28,12 +31,15 @@ class Item:
 
     Attributes:
         name: its path below the set's root, with '/'.
-        label: its class index; None where it has none.
+        label: its class index, or the number of its identity; None where it has none.
         objects: what is to be found in it; None where that is not annotated.
         shape: (rows, columns) of the image; there once it has been read.
         mask: the class of each of its pixels; None where it has none.
         masks: the same of each head that it has a mask of, where a task has several heads.
         dataset: the name of the dataset that it is of, where a set has several beside each other.
+        pairs: what a list of pairs says of it and of other images of the set, each pair with the first of its two; None where there
+            is no such list.
+        points: x and y in pixels of its landmarks; None where the set has none.
     """
 
     path: Path
@@ -45,6 +51,8 @@ class Item:
     mask: Mask | None = None
     masks: Mapping[str, Mask] = field(default_factory=dict)
     dataset: str | None = None
+    pairs: tuple[Pair, ...] | None = None
+    points: Points | None = None
 
     @property
     def labelled(self) -> bool:
@@ -53,7 +61,7 @@ class Item:
 
     def unlabelled(self) -> Item:
         """The same image for fidelity alone."""
-        return replace(self, label=None, objects=None, mask=None, masks={})
+        return replace(self, label=None, objects=None, mask=None, masks={}, pairs=None)
 
 
 def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list[Item]:  # noqa: B008 - frozen
@@ -77,13 +85,9 @@ def list_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
 
     Raises:
         DataError: the folder is missing or holds no image, or a label or object lies outside the classes, or the reader refuses it.
-        ParamsError: no reader for the format, or `task.classes` names more or fewer classes than the model has.
+        ParamsError: `task.classes` names more or fewer classes than the model has.
     """
     root = Path(images.path)
-    if images.format not in READERS:
-        raise ParamsError(
-            f"{where}.format: {images.format!r} has no reader in this version", f"use one of: {', '.join(sorted(READERS))}"
-        )
     if not root.is_dir():
         raise DataError(
             f"{where}.path: no folder {root}", "correct the path, or run `dvc repro` (or `dvc pull`) to make or fetch it"
@@ -101,7 +105,9 @@ def list_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
         raise DataError(
             f"{where}.path: {root / min(named)} is named as a head of the task, and metrics have both by name", "rename one of them"
         )
-    return sorted((_item(image, root, datasets) for image in listed), key=lambda item: item.name)
+    items = sorted((_item(image, root, datasets) for image in listed), key=lambda item: item.name)
+    points = read_landmarks(root, images, [item.name for item in items], where)
+    return [replace(item, points=points[item.name]) for item in items] if points else items
 
 
 def _item(image: Listed, root: Path, datasets: Set[str]) -> Item:
@@ -115,23 +121,24 @@ def _item(image: Listed, root: Path, datasets: Set[str]) -> Item:
         mask=image.mask,
         masks=image.masks,
         dataset=name.parts[0] if name.parts[0] in datasets else None,
+        pairs=image.pairs,
     )
 
 
 def cut(items: list[Item], images: ImageSet, where: str) -> list[Item]:
-    """What a set's `split` and `limit` leave of its images.
+    """What a set's `split` and `limit` leave of its images; identities stay whole.
 
     Raises:
         DataError: nothing is left.
     """
     if images.split is not None:
-        items = part(items, images.split)
+        items = (part_of_identities if images.of_identities else part)(items, images.split)
         if not items:
             raise DataError(
                 f"{where}.split: the part {images.split.start}..{images.split.stop} of {images.path} is empty", "widen it"
             )
     if images.limit is not None and images.limit < len(items):
-        items = pick(items, images.limit, images.seed)
+        items = (pick_identities if images.of_identities else pick)(items, images.limit, images.seed)
     return items
 
 
@@ -222,7 +229,7 @@ class Images:
         for item in self.items:
             try:
                 image = read_image(item.path)
-                tensor = preprocess(image, self.spec)
+                tensor = preprocess(image, self.spec, item.points)
             except DataError as error:
                 if self.on_bad_image == "error":
                     raise

@@ -36,10 +36,15 @@ class Frame:
         """For a photo of rows x columns pixels.
 
         Raises:
-            DataError: the photo is smaller than the crop and nothing in the spec resizes it.
+            DataError: the photo is smaller than the crop and nothing in the spec resizes it, or it is turned as well as resized.
         """
         height, width = spec.size
         rule, inner, offset = spec.resize, (rows, columns), (0, 0)
+        if rule.rule == "similarity":
+            raise DataError(
+                "a similarity warp turns photos: there is no frame that maps boxes or masks back",
+                "use `input.resize: {rule: letterbox}` where positions matter",
+            )
         if rule.rule == "stretch":
             inner = height, width
         elif rule.rule == "shorter":

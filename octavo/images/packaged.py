@@ -1,4 +1,4 @@
-"""Demo data out of installed packages: copies and seeded crops, with source and licence of each on file."""
+"""Demo data out of installed packages: copies, seeded crops and views, with source and licence of each on file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from PIL import Image
 from octavo.errors import DataError
 from octavo.files import replace_dir
 from octavo.images.decode import read_image
+from octavo.images.views import view
 from octavo.params.grammar import Packaged
 
 __all__ = ["locate", "make_set"]
@@ -38,9 +39,11 @@ def make_set(folder: str | Path, files: Sequence[Packaged]) -> int:
         for item in files:
             source, version = locate(item.package, item.file)
             target = temporary / item.to
-            if item.crops:
-                written += _crops(source, target, item.crops, item.least)
-                where = f"{item.to}/{source.stem}_*.png: {item.crops} crops of {item.file}"
+            if item.crops or item.views:
+                made = _crops if item.crops else _views
+                written += made(source, target, item.crops or item.views, item.least)
+                what, kind = ("crops", "png") if item.crops else ("views", "jpg")
+                where = f"{item.to}/{source.stem}_*.{kind}: {item.crops or item.views} {what} of {item.file}"
                 lines.append(f"| {where} | {item.package} {version} | {item.licence} |")
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,14 +75,8 @@ def locate(package: str, file: str) -> tuple[Path, str]:
 
 def _crops(source: Path, folder: Path, count: int, least: int) -> int:
     """Square crops at seeded places and sizes, every other one mirrored; the seed is the photo's name."""
-    photo = read_image(source)
+    photo, generator = _opened(source, folder, least, "crops")
     height, width = photo.shape[:2]
-    if min(height, width) < least:
-        raise DataError(
-            f"{source.name} is {height}x{width} pixels, too small for crops of {least}", "lower `least` in data/sources.yaml"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    generator = np.random.default_rng(int(hashlib.sha256(source.name.encode()).hexdigest()[:16], 16))
     for place in range(count):
         side = int(generator.integers(least, max(least, min(height, width, MOST)), endpoint=True))
         top = int(generator.integers(0, height - side, endpoint=True))
@@ -88,3 +85,22 @@ def _crops(source: Path, folder: Path, count: int, least: int) -> int:
         crop = crop[:, ::-1] if place % 2 else crop
         Image.fromarray(np.ascontiguousarray(crop)).save(folder / f"{source.stem}_{place:02d}.png", compress_level=6)
     return count
+
+
+def _views(source: Path, folder: Path, count: int, least: int) -> int:
+    """What `octavo.images.views` makes of a photo; the seed is the photo's name."""
+    photo, generator = _opened(source, folder, least, "views")
+    for place in range(count):
+        (folder / f"{source.stem}_{place:02d}.jpg").write_bytes(view(photo, generator, least))
+    return count
+
+
+def _opened(source: Path, folder: Path, least: int, what: str) -> tuple[np.ndarray, np.random.Generator]:
+    photo = read_image(source)
+    if min(photo.shape[:2]) < least:
+        raise DataError(
+            f"{source.name} is {photo.shape[0]}x{photo.shape[1]} pixels, too small for {what} of {least}",
+            "lower `least` in data/sources.yaml",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return photo, np.random.default_rng(int(hashlib.sha256(source.name.encode()).hexdigest()[:16], 16))

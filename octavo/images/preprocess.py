@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from octavo.images.frame import Frame
+from octavo.images.warp import Points, warped
 from octavo.params.grammar import Input, Resize
 
 __all__ = ["preprocess"]
@@ -26,12 +27,14 @@ OPENCV = {
 }
 
 
-def preprocess(image: np.ndarray, spec: Input) -> np.ndarray:
+def preprocess(image: np.ndarray, spec: Input, points: Points | None = None) -> np.ndarray:
     """Resize, crop, reorder and normalise one image: value = (pixel / scale - mean) / std.
 
     Args:
         image: uint8, height x width x 3, RGB.
         spec: the model's `input:` block.
+        points: for resize rule `similarity`: x and y in pixels of this image, one for each point of the template; where None,
+            `resize.points`. Other rules take none.
 
     Returns:
         float32 (or uint8 where the spec says so) with a batch dimension of 1: 1 x channels x height x width, or
@@ -39,10 +42,13 @@ def preprocess(image: np.ndarray, spec: Input) -> np.ndarray:
         ratio where `resize.stride` is set (`Frame.input`).
 
     Raises:
-        DataError: the image is smaller than the crop and nothing in the spec resizes it.
+        DataError: the image is smaller than the crop and nothing in the spec resizes it, or points are missing or no such.
     """
-    frame = Frame.of(*image.shape[:2], spec)
-    image = _placed(_resample(image, *frame.inner, spec.resize), frame, spec.resize.pad)
+    if spec.resize.rule == "similarity":
+        image = warped(image, spec, points, OPENCV[spec.resize.resample])
+    else:
+        frame = Frame.of(*image.shape[:2], spec)
+        image = _placed(_resample(image, *frame.inner, spec.resize), frame, spec.resize.pad)
     if spec.colour == "gray":
         image = np.asarray(Image.fromarray(image).convert("L"))[:, :, None]
     elif spec.colour == "bgr":

@@ -15,6 +15,7 @@ from typing import Literal
 from octavo.errors import DataError, ParamsError
 from octavo.images.dataset import Classes, Images, Item, cut, list_set, refuse_overlap
 from octavo.images.formats.listed import dataset_folders
+from octavo.images.pairs import refuse_pairless
 from octavo.params.grammar import Data, ImageSet, ModelSpec
 
 __all__ = ["Purpose", "chosen_images", "open_images", "refuse_calibrated"]
@@ -35,7 +36,8 @@ def open_images(data: Data, purpose: Purpose, where: str, classes: Classes = Cla
         Items in the order of their names; those of a held-out dataset are there for validation only.
 
     Raises:
-        DataError: as `octavo.images.dataset.list_set`; nothing is left beside what is held out, or both share an image by content.
+        DataError: as `octavo.images.dataset.list_set`; nothing is left beside what is held out, or both share an image by content;
+            or identities to validate on give no pair of one kind.
         ParamsError: there is no such set, or `datasets` names one that the validation set has not.
     """
     images: ImageSet | None = getattr(data, purpose)
@@ -53,6 +55,8 @@ def open_images(data: Data, purpose: Purpose, where: str, classes: Classes = Cla
         )
     refuse_overlap(_hashes(rest), _hashes(held), f"{here}: {images.path}", "what is held out of it", "remove one of the copies")
     chosen = cut(rest, images, here)
+    if purpose == "validation":
+        refuse_pairless(chosen, images, here)
     return sorted([*chosen, *held], key=lambda item: item.name) if purpose == "validation" else chosen
 
 

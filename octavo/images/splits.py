@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from octavo.files import sha256_bytes
+from octavo.images.pairs import joined
 from octavo.params.grammar import Calibrate, Split
 
-__all__ = ["hold_out", "part", "pick"]
+__all__ = ["hold_out", "part", "part_of_identities", "pick", "pick_identities"]
 
 
 class _Item(Protocol):
@@ -45,6 +46,46 @@ def pick(items: Sequence[T], count: int, seed: int) -> list[T]:
             taken.add(item.sha256)
             picked.append(item)
     return picked
+
+
+def part_of_identities(items: Sequence[T], split: Split) -> list[T]:
+    """The items of the identities whose place in a seeded order lies in [start, stop), in the order of their names.
+
+    No identity falls on both sides of a border: start and stop are shares of the identities, whatever each has of images.
+    Identities with an identical file (by content) count as one, and so does each image without identity.
+    """
+    order = _identities(items, split.seed)
+    low, high = round(split.start * len(order)), round(split.stop * len(order))
+    chosen = {digest for identity in order[low:high] for digest in identity}
+    return [item for item in items if item.sha256 in chosen]
+
+
+def pick_identities(items: Sequence[T], count: int, seed: int) -> list[T]:
+    """Identities in a seeded order, each whole, as long as there are at most `count` images; in the order of their names.
+
+    Where even the first has more, `count` of its images.
+    """
+    chosen: set[str] = set()
+    order = _identities(items, seed)
+    for identity in order:
+        if len(chosen) + len(identity) <= count:
+            chosen |= identity
+    chosen = chosen or set(sorted(order[0])[:count])
+    taken: dict[str, T] = {}
+    for item in items:
+        if item.sha256 in chosen:
+            taken.setdefault(item.sha256, item)
+    return list(taken.values())
+
+
+def _identities(items: Sequence[T], seed: int) -> list[set[str]]:
+    """The content hashes of each identity, in an order that the seed and these hashes alone decide."""
+    first: dict[int, str] = {}
+    links = [(first.setdefault(item.label, item.sha256), item.sha256) for item in items if item.label is not None]
+    groups: dict[str, set[str]] = defaultdict(set)
+    for digest, group in joined({item.sha256 for item in items}, links).items():
+        groups[group].add(digest)
+    return [groups[group] for group in sorted(groups, key=lambda group: _uniform(f"{seed} identity {group}"))]
 
 
 def hold_out(items: Sequence[T], settings: Calibrate) -> tuple[list[T], list[T]]:

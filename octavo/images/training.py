@@ -115,7 +115,7 @@ class Batches:
         images, labels = [], []
         for place, mirror in zip(places, mirrored, strict=True):
             item, pixels = self._readable(int(place))
-            image, found = preprocess(pixels, self.spec), self._labels(item, pixels.shape[:2])
+            image, found = preprocess(pixels, self.spec, item.points), self._labels(item, pixels.shape[:2])
             if mirror:
                 image = image[..., ::-1] if self.spec.layout == "nchw" else image[:, :, ::-1]
                 found = {head: value[..., ::-1] if value.ndim else value for head, value in found.items()}

@@ -51,13 +51,18 @@ class ImageSet(Block):
 
     # folder: every image below `path`, no labels. imagefolder: <path>/<class>/<image>; a folder named `unlabelled` counts for
     # fidelity only. coco, yolo, voc: annotated boxes (`octavo.images.formats`). masks: an image and a mask of one name,
-    # <path>/images and <path>/masks (or gt_masks, labels), or several such datasets beside each other. identities come later.
-    format: Literal["folder", "imagefolder", "coco", "yolo", "voc", "masks", "identities"]
+    # <path>/images and <path>/masks (or gt_masks, labels), or several such datasets beside each other. identities:
+    # <path>/<identity>/<image>. pairs: the images that a list of pairs names, of one identity or of two (LFW's `pairs.txt`).
+    format: Literal["folder", "imagefolder", "coco", "yolo", "voc", "masks", "identities", "pairs"]
     path: str
     # imagefolder: a JSON map from folder name to class index; without it <path>/classes.json, folder names that are whole
     # numbers, or their alphabetical order. Looked for below `path`, then below the project's folder: coco: the JSON file; yolo: the
-    # folder of labels, a .txt list of images, or the .yaml with names; voc: the folder of XML files, or a list of image names.
+    # folder of labels, a .txt list of images, or the .yaml with names; voc: the folder of XML files, or a list of image names;
+    # pairs: the list, without it <path>/pairs.txt.
     annotations: str | None = None
+    # For `input.resize: {rule: similarity}` without `points`: a .csv (name, x1, y1, ... a line) or .json (name to points) with the
+    # landmarks of every image, in pixels. Looked for below `path`, then below the project's folder.
+    landmarks: str | None = None
     # Masks of colours: class, by name or index, to [red, green, blue]; `void` counts for nothing.
     palette: dict[str | int, tuple[int, int, int]] = Field(default_factory=dict)
     # Segmentation: values of the masks to the model's classes, by name or index; "*": all others; null counts for nothing.
@@ -66,8 +71,9 @@ class ImageSet(Block):
     # Masks of a task with several heads: a head's name to its masks, instead of the three keys above. Where a head is not named, or
     # a dataset lacks its folder, that head is held against FP32 alone.
     heads: dict[str, HeadMasks] = Field(default_factory=dict)
+    # Of identities and pairs: whole identities fall on one side, never an image here and another of the same identity there.
     split: Split | None = None
-    # Take at most this many images, chosen by `seed`.
+    # Take at most this many images, chosen by `seed`; of identities and pairs as many whole identities as that holds.
     limit: Positive | None = None
     seed: int = 0
 
@@ -79,6 +85,11 @@ class ImageSet(Block):
         if self.heads and beside:
             raise ValueError(f"`{beside[0]}` stands beside `heads`: say it of each head")
         return self
+
+    @property
+    def of_identities(self) -> bool:
+        """Whether labels are identities: of no order that a model knows, and never to be torn apart."""
+        return self.format in ("identities", "pairs")
 
 
 class Dataset(Block):
@@ -116,6 +127,8 @@ class Packaged(Block):
     to: str
     # 0: copied as it is. n: n seeded square crops of the photo, each as a PNG.
     crops: Annotated[int, Field(ge=0)] = 0
+    # n: n seeded views of the photo instead, each as a JPEG: a crop, mirrored or not, in other light, blurred, compressed.
+    views: Annotated[int, Field(ge=0)] = 0
     # Shortest side of a crop, in pixels.
     least: Positive = 224
 
@@ -125,6 +138,12 @@ class Packaged(Block):
         if to.startswith("/") or ".." in to.split("/"):
             raise ValueError(f"`to` {to!r} must stay inside the set's folder")
         return to
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Packaged:
+        if self.crops and self.views:
+            raise ValueError("`crops` stands beside `views`: a photo gives one or the other")
+        return self
 
 
 class Rendered(Block):

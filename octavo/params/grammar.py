@@ -82,6 +82,32 @@ class ModelSpec(Block):
         return self
 
     @model_validator(mode="after")
+    def _identities_are_of_embeddings(self) -> ModelSpec:
+        if self.data.validation.of_identities and not isinstance(self.task, Embedding):
+            raise ValueError(
+                f"data.validation.format: '{self.data.validation.format}' has identities, which no output of task "
+                f"{self.task.name!r} stands for: `task: embedding`, or `format: imagefolder` for classes"
+            )
+        if not isinstance(self.task, Embedding) and isinstance(self.validation.gates.auc_drop, float):
+            raise ValueError("validate.gates.auc_drop: is of `task: embedding`; for other tasks say `retained`")
+        if self.input.resize.rule == "similarity" and isinstance(self.task, Detection | Segmentation):
+            raise ValueError(
+                f"input.resize: a similarity warp has no way back for boxes and masks of task {self.task.name!r}: use 'letterbox'"
+            )
+        for purpose in ("calibration", "validation", "train"):
+            images: ImageSet | None = getattr(self.data, purpose)
+            if images is not None and self.input.landmarks and images.landmarks is None:
+                raise ValueError(
+                    f"data.{purpose}: `input.resize: {{rule: similarity}}` takes points of each image: name their file in "
+                    "`landmarks`, or give the same ones for all in `input.resize.points`"
+                )
+            if images is not None and images.landmarks is not None and not self.input.landmarks:
+                raise ValueError(
+                    f"data.{purpose}.landmarks: nothing uses them: `input.resize: {{rule: similarity}}` without `points` would"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _masks_are_of_the_task_s_heads(self) -> ModelSpec:
         heads = tuple(self.task.heads) if isinstance(self.task, Segmentation) else ()
         for purpose in ("calibration", "validation", "train"):

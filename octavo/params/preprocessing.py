@@ -9,21 +9,34 @@ from pydantic import Field, model_validator
 from octavo.params.block import Block, Positive
 
 __all__ = [
+    "TEMPLATES",
     "Input",
     "Resize",
 ]
 
 Level = Annotated[int, Field(ge=0, le=255)]
+# x and y.
+Point = tuple[float, float]
+Points = tuple[Point, ...]
+
+# Where eyes, nose and corners of the mouth come to lie, in pixels of an input of (height, width): InsightFace's five points
+# (https://github.com/deepinsight/insightface, face_align.py), for 112x96 eight pixels further to the left.
+_FIVE = ((30.2946, 51.6963), (65.5318, 51.5014), (48.0252, 71.7366), (33.5493, 92.3655), (62.7299, 92.2041))
+TEMPLATES: dict[str, tuple[tuple[int, int], Points]] = {
+    "arcface": ((112, 112), tuple((x + 8.0, y) for x, y in _FIVE)),
+    "arcface_112x96": ((112, 96), _FIVE),
+}
 
 
 class Resize(Block):
     """How an image comes to the input's size, before any crop."""
 
-    # shorter: the shorter side becomes `to`; stretch: both sides, aspect ratio lost; letterbox: fits inside, the rest padded.
-    rule: Literal["shorter", "stretch", "letterbox", "none"] = "stretch"
+    # shorter: the shorter side becomes `to`; stretch: both sides, aspect ratio lost; letterbox: fits inside, the rest padded;
+    # similarity: shifted, turned and scaled so that points of the image come to lie on a template's, the rest black.
+    rule: Literal["shorter", "stretch", "letterbox", "similarity", "none"] = "stretch"
     to: Positive | None = None
     resample: Literal["nearest", "bilinear", "bicubic", "area", "lanczos"] = "bilinear"
-    # true: low-pass before shrinking (Pillow, as torchvision does); false: OpenCV's plain interpolation.
+    # true: low-pass before shrinking (Pillow, as torchvision does); false: OpenCV's plain interpolation, as similarity always has.
     antialias: bool = True
     # letterbox only: where the image lies; around it a grey level (0..255), or [red, green, blue] whatever `colour` is.
     align: Literal["centre", "top-left"] = "centre"
@@ -31,6 +44,12 @@ class Resize(Block):
     # letterbox only: pad each side just to the next multiple of this many pixels, at most to `size`, so that the input keeps the
     # photo's aspect ratio (YOLOv5's rectangular inference). The graph's height and width must be dynamic.
     stride: Positive | None = None
+    # similarity only: where points come to lie. arcface: eyes, nose, corners of the mouth on 112x112 (or a square of another size);
+    # arcface_112x96: the same on 112 rows x 96 columns; else [[x, y], ...] in pixels of the input, two or more.
+    template: Literal["arcface", "arcface_112x96"] | Points | None = None
+    # similarity only: the same points on every image, [[x, y], ...] as shares of its width and height. Without them each image's
+    # own, which the set's `landmarks` name.
+    points: Points | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Resize:
@@ -40,8 +59,28 @@ class Resize(Block):
             raise ValueError(f"`to` belongs to rule 'shorter', not to {self.rule!r}")
         if self.rule != "letterbox" and self.stride is not None:
             raise ValueError(f"`stride` belongs to rule 'letterbox', not to {self.rule!r}")
-        if self.resample == "area" and self.antialias:
-            raise ValueError("resample 'area' is OpenCV's and needs `antialias: false`")
+        if self.resample == "area" and (self.antialias or self.rule == "similarity"):
+            raise ValueError("resample 'area' is OpenCV's and needs `antialias: false` and another rule than 'similarity'")
+        for key in ("template", "points"):
+            if self.rule != "similarity" and getattr(self, key) is not None:
+                raise ValueError(f"`{key}` belongs to rule 'similarity', not to {self.rule!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _points_on_points(self) -> Resize:
+        if self.rule != "similarity":
+            return self
+        if self.template is None:
+            raise ValueError(f"rule 'similarity' needs `template`: {', '.join(TEMPLATES)}, or [[x, y], ...] in pixels of the input")
+        template = self.template if isinstance(self.template, tuple) else TEMPLATES[self.template][1]
+        for key, points in (("template", template), ("points", self.points)):
+            if points is not None and len(set(points)) < 2:
+                raise ValueError(f"`{key}` has {len(set(points))} different point(s): a similarity takes two or more")
+        if self.points is not None and len(self.points) != len(template):
+            raise ValueError(f"`points` has {len(self.points)} points, `template` {len(template)}: each comes to lie on one")
+        outside = [point for point in self.points or () if not all(0 <= share <= 1 for share in point)]
+        if outside:
+            raise ValueError(f"`points` has {list(outside[0])}: they are shares of the image's width and height, 0..1, not pixels")
         return self
 
 
@@ -83,13 +122,49 @@ class Input(Block):
             raise ValueError(f"the shorter side becomes {shorter} pixels, too few to crop {self.size[0]}x{self.size[1]} from")
         return self
 
+    @model_validator(mode="after")
+    def _template_fits(self) -> Input:
+        template = self.resize.template
+        if self.resize.rule == "similarity" and self.crop != "none":
+            raise ValueError("resize rule 'similarity' fills the input: it goes with `crop: none`")
+        if isinstance(template, str):
+            rows, columns = TEMPLATES[template][0]
+            if self.size[0] * columns != self.size[1] * rows:
+                fitting = [name for name, (size, _) in TEMPLATES.items() if self.size[0] * size[1] == self.size[1] * size[0]]
+                hint = f"`template: {fitting[0]}` does" if fitting else "give the points themselves"
+                raise ValueError(
+                    f"template {template!r} is for {rows}x{columns} or its multiples, `size` is {self.size[0]}x{self.size[1]}: "
+                    f"{hint}"
+                )
+        return self
+
     @property
     def channels(self) -> int:
         """1 for grey, 3 for colour."""
         return 1 if self.colour == "gray" else 3
 
+    @property
+    def template(self) -> Points | None:
+        """Where the points of `resize.rule: similarity` come to lie, in pixels of the input; None of other rules."""
+        template = self.resize.template
+        if isinstance(template, str):
+            (rows, _), points = TEMPLATES[template]
+            return tuple((x * self.size[0] / rows, y * self.size[0] / rows) for x, y in points)
+        return template
+
+    @property
+    def landmarks(self) -> bool:
+        """Whether each image must bring points of its own."""
+        return self.resize.rule == "similarity" and self.resize.points is None
+
     def at(self, size: tuple[int, int]) -> Input:
-        """The same for an input of another (height, width); what the shorter side becomes before a crop grows with it."""
+        """The same for an input of another (height, width).
+
+        What the shorter side becomes before a crop grows with it, and so do the points of a template.
+        """
         to = self.resize.to
-        grown = None if to is None else max(*size, round(to * max(size) / max(self.size)))
-        return self.model_copy(update={"size": size, "resize": self.resize.model_copy(update={"to": grown})})
+        changed = {"to": None if to is None else max(*size, round(to * max(size) / max(self.size)))}
+        if isinstance(self.resize.template, tuple):
+            across, down = size[1] / self.size[1], size[0] / self.size[0]
+            changed["template"] = tuple((x * across, y * down) for x, y in self.resize.template)
+        return self.model_copy(update={"size": size, "resize": self.resize.model_copy(update=changed)})

@@ -95,8 +95,11 @@ class Embedding(Block):
     """A vector an image."""
 
     name: Literal["embedding"]
+    # The graph output with the vector; only needed where a graph has several.
     output: str | None = None
+    # Vectors are compared at length 1 (L2), and the mean absolute error is of such.
     normalise: bool = True
+    # The vector is the mean of the image's and its mirror's (left and right), before its length is made 1: two runs an image.
     flip: bool = False
 
 

@@ -28,6 +28,7 @@ class ClassificationScore:
     metric = "top1"
     to_fp32 = ("agreement", "kl")
     agrees = "agreement"
+    drop = None
     least = 0
 
     def __init__(self, task: Classification, spec: Input) -> None:  # noqa: ARG002 - one signature for all tasks
@@ -46,6 +47,11 @@ class ClassificationScore:
     def labelled(self) -> int:
         """Images with a label."""
         return sum(right is not None for right in self.right1)
+
+    @property
+    def units(self) -> int:
+        """Labelled images."""
+        return self.labelled
 
     def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
         """Add one image: the variant's outputs, FP32's on the same image, and the image with its label where it has one."""

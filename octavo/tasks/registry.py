@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 
 from octavo.images.dataset import Classes
-from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
-from octavo.params.grammar import Input
+from octavo.params.grammar import Embedding, Input
 from octavo.tasks.classification import ClassificationScore
 from octavo.tasks.detection.score import DetectionScore
+from octavo.tasks.embedding.score import EmbeddingScore
 from octavo.tasks.outputs import Outputs
 from octavo.tasks.score import Score
 from octavo.tasks.segmentation.score import SegmentationScore
 
-__all__ = ["SCORES", "model_classes"]
+__all__ = ["SCORES", "compared_outputs", "model_classes"]
 
 SCORES: dict[str, type[Score]] = {
     "classification": ClassificationScore,
     "detection": DetectionScore,
+    "embedding": EmbeddingScore,
     "segmentation": SegmentationScore,
 }
 
@@ -45,6 +46,14 @@ def model_classes(task: Any, spec: Input, run: Callable[[np.ndarray], Outputs], 
     if task.name not in SCORES or scored is None:
         return Classes()
     grey = np.full((*spec.size, 3), 128, np.uint8)
-    outputs = run(preprocess(grey, spec))
+    # Of a warp: onto itself.
+    image = preprocess(grey, spec, spec.template)
+    outputs = run(image)
     chosen = {name: outputs[name] for name in scored} if scored else outputs
-    return SCORES[task.name].classes(task, chosen, Frame.of(*grey.shape[:2], spec).input)
+    rows, columns = image.shape[2:] if spec.layout == "nchw" else image.shape[1:3]
+    return SCORES[task.name].classes(task, chosen, (rows, columns))
+
+
+def compared_outputs(task: Any) -> list[str]:
+    """The outputs that fidelity is about, where these are not all: of several the one that is the embedding."""
+    return [task.output] if isinstance(task, Embedding) and task.output is not None else []

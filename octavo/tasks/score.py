@@ -50,16 +50,20 @@ class Score(Protocol):
         metric: the key of `metrics` that must be kept.
         to_fp32: the keys of `metrics`, or what they begin with before a dot, that compare with FP32 and say nothing of FP32 itself.
         agrees: the one of them that tells whether two models answer alike, from 0 to 1.
+        drop: the key under which FP32's metric minus the variant's is recorded, with its interval; None where `retained` is enough.
         least: labelled images below which the metric is worth little; the record has a warning then.
         labelled: images so far that count for the metric.
+        units: how many things a resample draws from: the labelled images, or what makes draws independent (identities, of faces).
         views: what draws a row of the combined picture each: the score itself, or its heads.
     """
 
     metric: ClassVar[str]
     to_fp32: ClassVar[tuple[str, ...]]
     agrees: ClassVar[str]
+    drop: ClassVar[str | None]
     least: ClassVar[int]
     labelled: int
+    units: int
     views: Sequence[View]
 
     def __init__(self, task: Any, spec: Input) -> None: ...
@@ -71,20 +75,20 @@ class Score(Protocol):
     def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
         """Add one image: the variant's outputs, FP32's on the same image (for FP32 itself, the same), and the image."""
 
-    def about(self) -> dict[str, str]:
-        """How the outputs were read, in words, for the record."""
+    def about(self) -> dict[str, Any]:
+        """How the outputs were read and what was compared, in words or numbers, for the record."""
 
     def metrics(self, reference: Score) -> dict[str, float]:
         """All figures over the images so far; without labels, those of `to_fp32` alone."""
 
     def resampled(self, counts: np.ndarray) -> np.ndarray:
-        """`metric` over resamples of the labelled images.
+        """`metric` over resamples of the units.
 
         Args:
-            counts: int, resamples x labelled images: how often each is drawn.
+            counts: int, resamples x units: how often each is drawn.
 
         Returns:
-            float64, one value a resample.
+            float64, one value a resample; NaN where the metric has no meaning on what was drawn.
         """
 
     def row(self, place: int) -> dict[str, Any]:

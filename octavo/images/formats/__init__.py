@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.images.formats import coco, folder, imagefolder, masks, voc, yolo
+from octavo.images.formats import coco, folder, identities, imagefolder, masks, pairs, voc, yolo
 from octavo.images.formats.listed import Classes, Listed, Reader
 
 __all__ = ["READERS", "Classes", "Listed"]
@@ -11,8 +11,10 @@ __all__ = ["READERS", "Classes", "Listed"]
 READERS: dict[str, Reader] = {
     "coco": coco.read,
     "folder": folder.read,
+    "identities": identities.read,
     "imagefolder": imagefolder.read,
     "masks": masks.read,
+    "pairs": pairs.read,
     "voc": voc.read,
     "yolo": yolo.read,
 }

@@ -11,7 +11,7 @@ from octavo.images.decode import EXTENSIONS
 from octavo.images.formats.listed import Classes, Listed, image_files
 from octavo.params.grammar import ImageSet
 
-__all__ = ["UNLABELLED", "read"]
+__all__ = ["UNLABELLED", "labelled_folders", "read"]
 
 # A folder of this name holds images that count for fidelity only.
 UNLABELLED = "unlabelled"
@@ -23,18 +23,33 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     Raises:
         DataError: an image lies outside the class folders, or which folder is which class cannot be told.
     """
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    folders = labelled_folders(root, where, "class")
     names = [folder.name for folder in folders if folder.name != UNLABELLED]
-    stray = [path for path in root.iterdir() if path.suffix.lower() in EXTENSIONS]
-    if stray:
-        raise DataError(
-            f"{where}.path: {stray[0]} lies beside the class folders", f"move it into a class folder or into {root / UNLABELLED}"
-        )
     index = _class_index(root, names, images.annotations, where, classes.count)
     found: list[Listed] = []
     for folder in folders:
         found += [Listed(path, None if folder.name == UNLABELLED else index[folder.name]) for path in image_files(folder)]
     return found
+
+
+def labelled_folders(root: Path, where: str, what: str) -> list[Path]:
+    """The folders of a set that has one for each label, by their names; `UNLABELLED` may be among them.
+
+    Args:
+        root: the set's folder.
+        where: the set's path in params.yaml, for errors.
+        what: what a folder stands for, for errors.
+
+    Raises:
+        DataError: an image lies beside them.
+    """
+    stray = sorted(path for path in root.iterdir() if path.suffix.lower() in EXTENSIONS)
+    if stray:
+        raise DataError(
+            f"{where}.path: {stray[0]} lies beside the {what} folders",
+            f"move it into the folder of its {what} or into {root / UNLABELLED}",
+        )
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _class_index(root: Path, names: list[str], annotations: str | None, where: str, classes: int | None) -> dict[str, int]:

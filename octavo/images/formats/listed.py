@@ -9,6 +9,7 @@ from pathlib import Path
 from octavo.images.decode import EXTENSIONS
 from octavo.images.masks import Mask
 from octavo.images.objects import Objects
+from octavo.images.pairs import Pair
 from octavo.params.grammar import ImageSet
 
 __all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "image_files"]
@@ -41,9 +42,10 @@ class Classes:
 
 @dataclass(frozen=True)
 class Listed:
-    """An image file of a set, with its class index (classification), objects (detection) or mask (segmentation).
+    """An image file of a set, with its class index or identity, objects (detection), mask (segmentation) or pairs (embedding).
 
-    These are None where it is unlabelled; `masks` are those of several heads, by the head's name.
+    These are None where it is unlabelled; `masks` are those of several heads, by the head's name. A pair stands at the first of its
+    two images alone.
     """
 
     path: Path
@@ -51,6 +53,7 @@ class Listed:
     objects: Objects | None = None
     mask: Mask | None = None
     masks: Mapping[str, Mask] = field(default_factory=dict)
+    pairs: tuple[Pair, ...] | None = None
 
 
 # (folder, the set's block, the block's path in params.yaml for errors, the model's classes) to the set's images in any order.

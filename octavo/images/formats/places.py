@@ -16,19 +16,22 @@ _SHOWN = 8
 _LONG = 200
 
 
-def annotations_path(root: Path, images: ImageSet, where: str) -> Path | None:
-    """The file or folder that `annotations` names: below the set's folder, else below the project's; None without the setting.
+def annotations_path(root: Path, images: ImageSet, where: str, key: str = "annotations") -> Path | None:
+    """The file or folder that `annotations` (or another key of the set) names; None without the setting.
+
+    It lies below the set's folder, else below the project's.
 
     Raises:
         DataError: it is at neither place.
     """
-    if images.annotations is None:
+    named: str | None = getattr(images, key)
+    if named is None:
         return None
-    for path in (root / images.annotations, Path(images.annotations)):
+    for path in (root / named, Path(named)):
         if path.exists():
             return path
     raise DataError(
-        f"{where}.annotations: no file or folder {root / images.annotations} or {images.annotations}",
+        f"{where}.{key}: no file or folder {root / named} or {named}",
         f"correct it; it is looked for below {root}, then below the project's folder",
     )
 

@@ -12,7 +12,7 @@ from copy import copy
 import numpy as np
 import onnx_ir as ir
 
-from octavo.quantization.int8.units import Unit, is_last_weighted
+from octavo.quantization.int8.units import Unit, is_last_weighted, pooled
 from octavo.runtime.session import Session
 
 __all__ = ["Judge", "as_bytes", "heads_of", "with_outputs"]
@@ -22,8 +22,8 @@ _ENOUGH = 256
 
 
 def heads_of(units: Sequence[Unit]) -> list[ir.Value]:
-    """The tensors behind the last weights, in topological order."""
-    return [unit.outputs[0] for unit, last in is_last_weighted(list(units)).items() if last and unit.kind == "linear"][::-1]
+    """The tensors behind the last weights, in topological order; of maps that are only averaged, the averages."""
+    return [pooled(unit.outputs[0]) for unit, last in is_last_weighted(list(units)).items() if last and unit.kind == "linear"][::-1]
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:

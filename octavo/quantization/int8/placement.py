@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.refusals import interpolates, no_kernel, out_of_reach, unfit
-from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map
+from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map, pooled
 
 __all__ = ["decisions_of", "map_heads", "place"]
 
@@ -49,14 +49,15 @@ def map_heads(units: list[Unit]) -> dict[str, str]:
     """Last layers that should stay float: Convs whose output is a map (boxes, scores, masks) that nothing multiplies any more.
 
     One position of it decides, and 8 bits for the logarithm of a box's width are a step of 2 %: on YOLOv5n rounding these three
-    outputs alone costs 1.5 % of AP, at 30 dB. A MatMul's or Gemm's output is written in float anyway.
+    outputs alone costs 1.5 % of AP, at 30 dB. A MatMul's or Gemm's output is written in float anyway; a map that is only averaged
+    (features, pooled) has no position that decides.
 
     Returns:
         Node name to reason; none where the network has no other layers.
     """
     leads = is_last_weighted(units)
     linear = [unit for unit in units if unit.kind == "linear"]
-    found = [unit for unit in linear if leads[unit] and unit.main.op_type == "Conv" and is_map(unit.outputs[0])]
+    found = [unit for unit in linear if leads[unit] and unit.main.op_type == "Conv" and is_map(pooled(unit.outputs[0]))]
     if len(found) == len(linear):
         return {}
     return {unit.main.name: "its output is a map in which single positions decide" for unit in found}

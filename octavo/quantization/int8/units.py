@@ -17,6 +17,7 @@ __all__ = [
     "is_last_weighted",
     "is_map",
     "is_weighted",
+    "pooled",
     "units_of",
 ]
 
@@ -147,6 +148,20 @@ def is_depthwise(node: ir.Node) -> bool:
 def is_map(value: ir.Value) -> bool:
     """Whether a head's output has more than one position, or may have."""
     return value.shape is None or any(dim != 1 for dim in value.shape[2:])
+
+
+def pooled(value: ir.Value) -> ir.Value:
+    """What is left of a head that is averaged over all its positions at once: the vector, where nothing else reads the map."""
+    found = list(readers(value))
+    if len(found) != 1 or value.is_graph_output():
+        return value
+    (node,) = found
+    if node.op_type == "GlobalAveragePool":
+        return node.outputs[0]
+    axes = ir.convenience.get_const_tensor(node.inputs[1]) if node.op_type == "ReduceMean" and len(node.inputs) > 1 else None
+    if axes is None or value.shape is None or len(value.shape) != 4:
+        return value
+    return node.outputs[0] if {int(axis) % 4 for axis in axes.numpy().reshape(-1)} == {2, 3} else value
 
 
 def readers(value: ir.Value) -> Iterator[ir.Node]:

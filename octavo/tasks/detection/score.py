@@ -38,6 +38,7 @@ class DetectionScore:
     metric = "ap"
     to_fp32 = ("match_f1", "match_iou", "match_score_diff")
     agrees = "match_f1"
+    drop = None
     least = 50
 
     def __init__(self, task: Detection, spec: Input) -> None:
@@ -60,6 +61,11 @@ class DetectionScore:
     def labelled(self) -> int:
         """Images with annotations, be it that there is nothing to be found in them; 0 where nothing is to be found in any."""
         return len(self._labelled())
+
+    @property
+    def units(self) -> int:
+        """Labelled images."""
+        return self.labelled
 
     def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
         """Decode one image.

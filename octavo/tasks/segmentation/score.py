@@ -30,6 +30,7 @@ class SegmentationScore:
     metric = "miou"
     to_fp32 = ("agreement", "mask_iou")
     agrees = "agreement"
+    drop = None
     least = 0
 
     def __init__(self, task: Segmentation, spec: Input) -> None:
@@ -46,6 +47,11 @@ class SegmentationScore:
     def labelled(self) -> int:
         """Images with a mask of some head."""
         return len(self._labelled())
+
+    @property
+    def units(self) -> int:
+        """Labelled images."""
+        return self.labelled
 
     def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
         """Bring one image's classes, of each head, to the photo and count them.
