@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from PIL import Image
 from stage_process import run_stage
+from test_embedding import network as embedding_network
+from test_embedding_stages import people
 from test_segmentation import network as bright_network
 
 from octavo.deploy import choice, loader
@@ -34,6 +36,7 @@ from octavo.images.purpose import open_images
 from octavo.params import load_model
 from octavo.runtime.host import fingerprint
 from octavo.runtime.session import Session
+from octavo.tasks.embedding.flip import answering
 from octavo.tasks.labels import labels_of
 
 SCHEMA = json.loads((importlib.resources.files("octavo.deploy") / "schemas" / "manifest.schema.json").read_text())
@@ -403,7 +406,8 @@ class TestEqualToValidation:
         items = open_images(spec.data, "validation", "models.small.data")
         session = Session("models/small/fp32/model.onnx")
         name = session.inputs[0]
-        validation = Validation(spec.task, spec.input, {"fp32": session}, name)
+        sessions = answering({"fp32": session}, spec.task, spec.input, name)
+        validation = Validation(spec.task, spec.input, sessions, name)
         validation.run(Images(items, spec.input))
         return load("models/small", threads=2), validation.scores["fp32"], items
 
@@ -427,6 +431,37 @@ class TestEqualToValidation:
             assert np.array_equal(mine.xyxy, theirs.xyxy)
             assert np.array_equal(mine.scores, theirs.scores)
             assert np.array_equal(mine.classes, theirs.classes)
+
+    @pytest.mark.parametrize("flip", [False, True])
+    def test_embedding(self, tmp_path, monkeypatch, flip):
+        people(tmp_path / "people", "abcd", 3, 0)
+        write_images(tmp_path / "calibration", 4, seed=1)
+        model, score, items = self.served(
+            monkeypatch,
+            tmp_path,
+            embedding_network(12),
+            task={"name": "embedding", "flip": flip},
+            input={
+                "size": [16, 16],
+                "mean": [0.5],
+                "resize": {"rule": "similarity", "template": [[4, 8], [12, 8]], "points": [[0.2, 0.5], [0.8, 0.5]]},
+            },
+            data={
+                "calibration": {"format": "folder", "path": "calibration"},
+                "validation": {"format": "identities", "path": "people"},
+            },
+        )
+        paths = [item.path for item in items]
+        assert np.array_equal(model.predict(paths), score.vectors)
+        # The same points in pixels of each photo, as a detector of landmarks gives them.
+        landmarks = [[(0.2 * 20, 0.5 * 20), (0.8 * 20, 0.5 * 20)]] * len(paths)
+        assert np.array_equal(model.predict(paths, landmarks), score.vectors)
+        assert not np.allclose(model.predict(paths[:1], [[(5, 5), (9, 14)]]), score.vectors[:1])
+        with pytest.raises(DataError, match="12 images, points of 2"):
+            model.predict(paths, landmarks[:2])
+        with pytest.raises(DataError, match="the image has 1 points"):
+            model.predict(paths[:1], [[(5, 5)]])
+        assert model.outputs(paths[0])["vector"].shape == (1, 12, 1, 1)
 
     def test_segmentation(self, tmp_path, monkeypatch):
         write_images(tmp_path / "photos", 6, seed=3)

@@ -21,12 +21,13 @@ from octavo.deploy.choice import FALLBACK, chain, fastest, measured
 from octavo.deploy.selfcheck import check_feeds, selfcheck
 from octavo.errors import DataError, ModelRunError, OctavoError, SourceError
 from octavo.images.decode import decode, read_image
-from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
+from octavo.images.warp import Points
 from octavo.manifest import read_manifest
 from octavo.runtime.host import cores
 from octavo.runtime.session import Session, available_providers
 from octavo.runtime.timing import interleaved
+from octavo.tasks.embedding.flip import answering
 from octavo.tasks.predict import Prediction, Predictor, predictor
 
 __all__ = ["Model", "load"]
@@ -59,7 +60,13 @@ class Model:
 
     @cached_property
     def _predict(self) -> Predictor:
-        return predictor(self.artifact.task, self.artifact.manifest.get("decoder"))
+        return predictor(self.artifact.task, self.artifact.spec, self.artifact.manifest.get("decoder"))
+
+    @cached_property
+    def _answering(self) -> Any:
+        """The session as the task reads it: of a flipped embedding it runs twice."""
+        image_input = self.artifact.manifest["image_input"]
+        return answering({"": self.session}, self.artifact.task, self.artifact.spec, image_input)[""]
 
     @property
     def name(self) -> str:
@@ -76,34 +83,41 @@ class Model:
         """Class names in the order of the class index; by head where there are several heads; None where nothing gives them."""
         return self.artifact.manifest.get("labels")
 
-    def predict(self, images: Iterable[Picture]) -> list[Prediction]:
+    def predict(self, images: Iterable[Picture], points: Iterable[Points | None] | None = None) -> list[Prediction]:
         """What the model says of some images, each run alone as in validation.
 
         Args:
             images: files, bytes of files, Pillow images, or arrays (uint8, rows x columns x 3, RGB).
+            points: for `resize: {rule: similarity}` without fixed points: of each image its landmarks, (x, y) in pixels, one for
+                each point of the template.
 
         Returns:
-            One an image: `octavo.tasks.predict.Ranking`, `octavo.tasks.detection.boxes.Boxes` on the photo (with low scores among
+            One an image: `octavo.tasks.ranking.Ranking`, `octavo.tasks.detection.boxes.Boxes` on the photo (with low scores among
             them, as average precision needs them: `boxes.taken(boxes.scores >= 0.25)`), `octavo.tasks.predict.ClassMaps` of the
             photo's size, or a float32 vector.
 
         Raises:
-            DataError: an image cannot be read.
+            DataError: an image cannot be read, or there are fewer or more `points` than images, or none where they are needed.
             ModelRunError: the run fails, or an output is not finite.
         """
-        return [self._one(image, f"image {place}") for place, image in enumerate(_several(images))]
+        pictures = list(_several(images))
+        landmarks = [None] * len(pictures) if points is None else list(points)
+        if len(landmarks) != len(pictures):
+            raise DataError(f"{len(pictures)} images, points of {len(landmarks)}", "give the points of each image, in their order")
+        pairs = enumerate(zip(pictures, landmarks, strict=True))
+        return [self._one(image, marks, f"image {place}") for place, (image, marks) in pairs]
 
-    def outputs(self, image: Picture) -> dict[str, np.ndarray]:
-        """The graph's raw outputs on one image, by name."""
-        return self._run(_pixels(image, "the image"), "the image")[0]
+    def outputs(self, image: Picture, points: Points | None = None) -> dict[str, np.ndarray]:
+        """The graph's outputs on one image, by name; of an embedding with `flip` the mean of its own and its mirror's."""
+        return self._run(_pixels(image, "the image"), points, "the image")
 
-    def _one(self, image: Picture, called: str) -> Prediction:
-        return self._predict(*self._run(_pixels(image, called), called))
+    def _one(self, image: Picture, points: Points | None, called: str) -> Prediction:
+        pixels = _pixels(image, called)
+        return self._predict(self._run(pixels, points, called), pixels.shape[:2])
 
-    def _run(self, pixels: np.ndarray, called: str) -> tuple[dict[str, np.ndarray], Frame]:
-        spec = self.artifact.spec
-        feeds = {self.artifact.manifest["image_input"]: preprocess(pixels, spec)}
-        return self.session.run_finite(feeds, called), Frame.of(*pixels.shape[:2], spec)
+    def _run(self, pixels: np.ndarray, points: Points | None, called: str) -> dict[str, np.ndarray]:
+        feeds = {self.artifact.manifest["image_input"]: preprocess(pixels, self.artifact.spec, points)}
+        return self._answering.run_finite(feeds, called)
 
 
 def load(

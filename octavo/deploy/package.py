@@ -20,8 +20,8 @@ from octavo.images.preprocess import preprocess
 from octavo.layout import MANIFEST
 from octavo.manifest import read_manifest
 from octavo.runtime.session import Session
+from octavo.tasks.detection import family_of
 from octavo.tasks.labels import labels_of
-from octavo.tasks.predict import decoder_of
 
 __all__ = ["RUNTIME", "package"]
 
@@ -61,7 +61,7 @@ def package(
             decoder = _decoder(artifact, session)
         manifest = dict(artifact.manifest) | {
             "labels": labels_of(artifact.task),
-            "decoder": decoder or accuracy.get("decoder"),
+            "decoder": decoder,
             "gates": gates,
             "accuracy": accuracy_of(accuracy, variant),
             "latency": latency_of(latency, variant),
@@ -92,7 +92,9 @@ def _first(usable: Mapping[str, Artifact]) -> str:
 
 
 def _decoder(artifact: Artifact, session: Session) -> str | None:
-    """The family that FP32's outputs are read as, from its answer to an even grey."""
+    """The family that FP32's outputs are read as, from its answer to an even grey; None for other tasks than detection."""
+    if artifact.task.name != "detection":
+        return None
     grey = np.full((*artifact.spec.size, 3), 128, np.uint8)
     outputs = session.run({artifact.manifest["image_input"]: preprocess(grey, artifact.spec)})
-    return decoder_of(artifact.task, outputs, Frame.of(*grey.shape[:2], artifact.spec))
+    return family_of(outputs, Frame.of(*grey.shape[:2], artifact.spec).input, artifact.task.decoder).name

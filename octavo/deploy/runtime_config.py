@@ -14,6 +14,7 @@ import onnxruntime
 
 from octavo.deploy.selfcheck import PATTERN, check_input, image_input
 from octavo.errors import SourceError
+from octavo.params.preprocessing import Input
 from octavo.runtime.session import PROVIDERS
 
 __all__ = ["FORMAT", "runtime_config", "schema"]
@@ -86,7 +87,7 @@ def runtime_config(
             "type": first["preprocessing"]["dtype"],
         },
         "outputs": [dict(output) for output in first["outputs"]],
-        "preprocessing": dict(first["preprocessing"]),
+        "preprocessing": _preprocessing(first),
         "fallback": list(order),
         "variants": {variant: _variant(variant, manifests[variant], threads) for variant in order},
         "selfcheck": {
@@ -100,6 +101,12 @@ def runtime_config(
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of runtime.json, with a description of every field."""
     return json.loads((resources.files("octavo.deploy") / "schemas" / "runtime.schema.json").read_text(encoding="utf-8"))
+
+
+def _preprocessing(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest's block; a template's name becomes its points."""
+    block = manifest["preprocessing"]
+    return {**block, "resize": {**block["resize"], "template": Input.model_validate(block).template}}
 
 
 def _variant(variant: str, manifest: Mapping[str, Any], threads: int) -> dict[str, Any]:

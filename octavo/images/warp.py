@@ -59,7 +59,7 @@ def warped(image: np.ndarray, spec: Input, points: Points | None, interpolation:
         if spec.resize.points is None:
             raise DataError(
                 "the image has no points to warp by",
-                "give the set `landmarks`, or the same points for all in `input.resize.points`",
+                "give the set `landmarks` (`points` to `predict`), or the same points for all in `input.resize.points`",
             )
         points = tuple((x * image.shape[1], y * image.shape[0]) for x, y in spec.resize.points)
     if len(points) != len(template):

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from octavo.images.frame import Frame
-from octavo.params.grammar import Classification, Detection, Segmentation
+from octavo.params.grammar import Classification, Detection, Embedding, Input, Segmentation
 from octavo.tasks.detection import FAMILIES, Boxes, detect, family_of
+from octavo.tasks.embedding.decode import vector_of
 from octavo.tasks.outputs import Outputs
 from octavo.tasks.ranking import Ranking, class_scores
 from octavo.tasks.segmentation.decode import class_map, logits_of
 
-__all__ = ["Boxes", "ClassMaps", "Prediction", "Predictor", "Ranking", "decoder_of", "predictor"]
+__all__ = ["Boxes", "ClassMaps", "Prediction", "Predictor", "Ranking", "predictor"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,37 +41,35 @@ class ClassMaps:
         return only
 
 
-# Of embeddings: float32, 1-D.
+# The last is an embedding's: float32, 1-D.
 Prediction = Ranking | Boxes | ClassMaps | np.ndarray
-Predictor = Callable[[Outputs, Frame], Prediction]
+# From one image's outputs and its (rows, columns).
+Predictor = Callable[[Outputs, tuple[int, int]], Prediction]
 
 
-def predictor(task: Any, decoder: str | None = None) -> Predictor:
-    """What turns one image's outputs, and the frame that the photo lay in, into a prediction on the photo.
+def predictor(task: Any, spec: Input, decoder: str | None = None) -> Predictor:
+    """What turns one image's outputs, and the image's rows and columns, into a prediction on the image.
 
     Args:
         task: the model's `task:` block.
+        spec: its `input:` block.
         decoder: the family of detectors that validation read FP32's outputs as; by the first outputs that come where None.
 
     Raises (the function that comes back):
         DataError: the outputs are not those of the task.
     """
-    return _PREDICTORS[task.name](task, decoder)
+    return _PREDICTORS[task.name](task, spec, decoder)
 
 
-def decoder_of(task: Any, outputs: Outputs, frame: Frame) -> str | None:
-    """The family that a detector's outputs are read as; None for other tasks."""
-    return family_of(outputs, frame.input, task.decoder).name if isinstance(task, Detection) else None
+def _classification(task: Classification, _spec: Input, _decoder: str | None) -> Predictor:
+    return lambda outputs, _photo: Ranking(class_scores(outputs, task))
 
 
-def _classification(task: Classification, _: str | None) -> Predictor:
-    return lambda outputs, _frame: Ranking(class_scores(outputs, task))
-
-
-def _detection(task: Detection, decoder: str | None) -> Predictor:
+def _detection(task: Detection, spec: Input, decoder: str | None) -> Predictor:
     families = [FAMILIES[decoder]] if decoder else []
 
-    def boxes(outputs: Outputs, frame: Frame) -> Boxes:
+    def boxes(outputs: Outputs, photo: tuple[int, int]) -> Boxes:
+        frame = Frame.of(*photo, spec)
         if not families:
             families.append(family_of(outputs, frame.input, task.decoder))
         return detect(outputs, families[0], frame, task)
@@ -78,13 +77,21 @@ def _detection(task: Detection, decoder: str | None) -> Predictor:
     return boxes
 
 
-def _segmentation(task: Segmentation, _: str | None) -> Predictor:
-    heads = task.each
-    return lambda outputs, frame: ClassMaps({name: class_map(logits_of(outputs, head), frame) for name, head in heads.items()})
+def _segmentation(task: Segmentation, spec: Input, _decoder: str | None) -> Predictor:
+    def maps(outputs: Outputs, photo: tuple[int, int]) -> ClassMaps:
+        frame = Frame.of(*photo, spec)
+        return ClassMaps({name: class_map(logits_of(outputs, head), frame) for name, head in task.each.items()})
+
+    return maps
 
 
-_PREDICTORS: dict[str, Callable[[Any, str | None], Predictor]] = {
+def _embedding(task: Embedding, _spec: Input, _decoder: str | None) -> Predictor:
+    return lambda outputs, _photo: vector_of(outputs, task)
+
+
+_PREDICTORS: dict[str, Callable[[Any, Input, str | None], Predictor]] = {
     "classification": _classification,
     "detection": _detection,
+    "embedding": _embedding,
     "segmentation": _segmentation,
 }
