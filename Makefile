@@ -20,7 +20,7 @@ repro: $(READY)
 setup: $(READY)
 
 test: $(READY)
-	@$(IN_VENV) python -m pytest $(ARGS)
+	@$(IN_VENV) python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(READY)
 	@$(IN_VENV) ruff check .

@@ -507,7 +507,7 @@ def test_a_service_needs_numpy_alone():
     assert set(json.loads(done.stdout.replace("'", '"'))) == rooms
 
 
-MODULES = ("blocks", "codec", "codes", "packing", "tokens")
+MODULES = ("codec", "codec.blocks", "codec.codes", "codec.packing", "codec.tokens")
 
 
 # ---- the benchmark's own figures ----

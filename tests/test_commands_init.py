@@ -1,5 +1,6 @@
 """`octavo init` as a user runs it: an entry that loads and that the stages run with, guesses marked, the file's text kept."""
 
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -253,7 +254,12 @@ def test_embeddings(folder):
     text = Path("params.yaml").read_text()
     assert "format: identities, path: photos" in text
     assert load("params.yaml").models["mine"].task.name == "embedding"
-    (folder / "photos/pairs.txt").write_text("10 300\n")
+    photos = folder / "photos"
+    people = {one.name: sorted(path.relative_to(photos) for path in one.iterdir()) for one in photos.iterdir()}
+    lines = [f"{a} {b} 1" for paths in people.values() for a, b in itertools.pairwise(paths)]
+    names = sorted(people)
+    lines += [f"{people[a][0]} {people[b][0]} 0" for a, b in itertools.pairwise(names)]
+    (photos / "pairs.txt").write_text("\n".join(lines) + "\n")
     succeed("mine.onnx", "--name", "paired", task="embedding")
     block = yaml.safe_load(Path("params.yaml").read_text())["models"]["paired"]["data"]["validation"]
     assert (block["format"], block["annotations"]) == ("pairs", "pairs.txt")

@@ -162,7 +162,9 @@ class TestDoor:
         opening = [
             path for folder in ("stages", "octavo") for path in (ROOT / folder).rglob("*.py") if by_itself.search(path.read_text())
         ]
-        assert {path.parent for path in opening} <= {ROOT / "octavo/images", ROOT / "octavo/images/formats"}
+        # `octavo init` writes a `data:` block and reads none: there is no holdout yet.
+        allowed = {ROOT / "octavo/images", ROOT / "octavo/images/formats", ROOT / "octavo/intake"}
+        assert {path.parent for path in opening} <= allowed
         assert opening
 
 

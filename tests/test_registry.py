@@ -22,9 +22,9 @@ from stage_process import run_stage
 
 from octavo.commands import main
 from octavo.deploy.artifact import artifacts
-from octavo.deploy.fetch import fetch
-from octavo.deploy.registry import artifact_name
-from octavo.deploy.release import plan, tag
+from octavo.deploy.registry.fetch import fetch
+from octavo.deploy.registry.names import artifact_name
+from octavo.deploy.registry.release import plan, tag
 from octavo.errors import OctavoError, ParamsError, RegistryError, SourceError
 from octavo.params import load
 
@@ -37,7 +37,7 @@ ENTRIES = {"small": "models/small/package"} | {f"small-{name}": f"models/small/p
 CONSUMER = """
 import json, sys
 sys.modules.update(dict.fromkeys(["torch", "torchvision", "dvc", "gto", "scmrepo"]))
-import octavo.deploy.fetch, octavo.deploy.release
+import octavo.deploy.registry.fetch, octavo.deploy.registry.release
 from octavo.deploy.loader import load
 model = load(sys.argv[1], measure=False)
 said = [one.scores.tolist() + one.best(2) for one in model.predict(sys.argv[2:])]
@@ -211,7 +211,7 @@ def test_dvc_yaml_has_an_entry_for_every_deployable_variant():
         wanted[artifact_name(name)] = f"models/{name}/package"
         wanted |= {artifact_name(name, variant): f"models/{name}/package/{variant}" for variant in ["fp32", *variants]}
     assert {name: entry["path"] for name, entry in entries.items()} == wanted
-    assert len(wanted) == 17
+    assert len(wanted) == 21
     for name, entry in entries.items():
         assert check_string_is_valid(name), name
         assert re.fullmatch(r"[a-z0-9-]+", name), "older GTO takes no underscore"

@@ -200,7 +200,7 @@ class TestBadModels:
     def test_a_model_that_was_swapped_under_its_manifest(self, project):
         succeed("export")
         onnx.save(small_network(seed=5), "models/small/fp32/model.onnx")
-        refuse("calibrate", "is not the file that its manifest describes")
+        refuse("calibrate", "is damaged, or not the file that its manifest describes")
 
     @pytest.mark.slow
     def test_weights_that_do_not_fit_the_architecture(self, project):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from octavo.deploy.fetch import fetch
+from octavo.deploy.registry.fetch import fetch
 from octavo.errors import ParamsError
 from octavo.progress import working
 

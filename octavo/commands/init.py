@@ -12,7 +12,6 @@ from pathlib import Path
 from octavo import cli
 from octavo.intake.entry import Request, entry_of
 from octavo.intake.inputs import parsed_size
-from octavo.intake.sets import knows
 from octavo.intake.written import append_entry, model_name, refuse_taken
 from octavo.params.grammar import Classification, Detection, Embedding, Segmentation
 from octavo.progress import say, working
@@ -49,13 +48,13 @@ def run(chosen: argparse.Namespace) -> None:
     )
     with working(f"looking at {chosen.model} and {chosen.data}"):
         entry = entry_of(request)
-    append_entry(chosen.params, name, entry.lines, checked=all(map(knows, entry.formats)))
+    append_entry(chosen.params, name, entry.lines)
     for note in entry.notes:
         say(f"note: {note}")
     say(f"{chosen.params}: model {name!r} added, {entry.guesses} guesses in it: each is marked `# guess:`, look at them first")
     say("next:")
     where = "" if chosen.params == cli.PARAMS else f"   (in {chosen.params.resolve().parent})"
     say(f"  dvc repro export@{name}{where}")
-    say(f"  dvc repro report@{name}")
+    say(f"  dvc repro package@{name}")
     if not (chosen.params.resolve().parent / "dvc.yaml").is_file():
         say(f"note: no dvc.yaml lies beside {chosen.params}: stages run in a project that has Octavo's")

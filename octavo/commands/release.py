@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from octavo import cli
-from octavo.deploy.committed import git_remote, public_url
-from octavo.deploy.release import Release, plan, tag
+from octavo.deploy.registry.committed import git_remote, public_url
+from octavo.deploy.registry.release import Release, plan, tag
 from octavo.errors import ParamsError
 
 __all__ = ["arguments", "run"]

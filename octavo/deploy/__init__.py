@@ -1,1 +1,1 @@
-"""What leaves the pipeline: the manifest beside every model."""
+"""What leaves the pipeline: complete packages, the loader, embeddings on the wire (codec/), versions (registry/)."""

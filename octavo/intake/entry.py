@@ -61,13 +61,11 @@ class Entry:
         lines: below the model's name, indented from there.
         guesses: how many are marked.
         notes: what the user should see at once.
-        formats: of its sets.
     """
 
     lines: list[str] = field(default_factory=list)
     guesses: int = 0
     notes: list[str] = field(default_factory=list)
-    formats: list[str] = field(default_factory=list)
 
     def add(self, depth: int, key: str, value: Any = None, guess: str = "", fact: str = "") -> None:
         """A key, under a comment where there is something to say of it."""
@@ -143,7 +141,7 @@ def _chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Any) -> tuple
     candidates = [first, *tried_instead(first)]
 
     def attempt(some: list[Guessed]) -> Trial | None:
-        return tried(run, block, items, [one.block() for one in some]) if items else None
+        return tried(run, block, items, [one.block() for one in some])
 
     trial = attempt(candidates)
     if trial is None or trial.results[0] is None:
@@ -244,13 +242,10 @@ def _of_colour(colour: str, why: Mapping[str, str]) -> str:
 def _write_data(entry: Entry, request: Request, data: DataGuess) -> None:
     entry.add(0, "data")
     for key, block in (("calibration", data.calibration), ("validation", data.validation)):
-        entry.formats.append(block["format"])
         written = block | {"path": _path(block["path"], request.project)}
         entry.add(1, key, written, guess=data.why[key])
-    if not data.labelled and data.items:
+    if not data.labelled:
         entry.notes.append("no labels count: validation will tell fidelity to FP32, not accuracy")
-    if not data.items:
-        entry.notes.append(f"`format: {data.validation['format']}` was recognised; its images were not tried")
 
 
 def _path(path: Path, project: Path) -> str:

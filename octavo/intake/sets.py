@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,6 @@ import numpy as np
 from octavo.errors import DataError, OctavoError
 from octavo.images.dataset import Classes, Item, cut, list_set, refuse_overlap
 from octavo.images.decode import read_shape
-from octavo.images.formats import READERS
-from octavo.images.formats.listed import image_files
 from octavo.images.formats.voc import class_names_of
 from octavo.images.splits import pick
 from octavo.intake.folder import Found, parts_of, recognised
@@ -22,7 +19,7 @@ from octavo.intake.task import TaskGuess
 from octavo.params.grammar import ImageSet, Split
 from octavo.tasks.detection.names import COCO80, COCO91
 
-__all__ = ["DataGuess", "guessed_data", "knows"]
+__all__ = ["DataGuess", "guessed_data"]
 
 # Calibration images wanted, and the share of one folder at least and at most that they are taken from.
 WANTED, _LEAST, _MOST = 200, 0.2, 0.5
@@ -39,7 +36,7 @@ class DataGuess:
         calibration, validation: the sets' blocks as maps, with `path` as it was given.
         why: `calibration`, `validation`, `classes`, `void`: what they were concluded from.
         samples: calibration images to take.
-        items: validation's, with labels where these can be read; empty where the format has no reader.
+        items: validation's, with labels where these can be read.
         labelled: whether labels count.
     """
 
@@ -70,11 +67,10 @@ def guessed_data(task: TaskGuess, data: Path, calibration: Path | None) -> DataG
     if first is not None:
         other, others, _ = _readable(recognised(first, name), TaskGuess(dict(task.keys)), asked=False)
         why.setdefault("calibration", "the folder that was given" if calibration is not None else "")
-        if others and items:
-            refuse_overlap(_hashes(others), _hashes(items), str(first), str(second))
-        count = len({item.sha256 for item in others}) if others else len(image_files(first))
+        refuse_overlap(_hashes(others), _hashes(items), str(first), str(second))
+        count = len({item.sha256 for item in others})
         return DataGuess(_block(other), validation, min(WANTED, count), why, items, _labelled(items))
-    count = len({item.sha256 for item in items}) if items else len(image_files(second))
+    count = len({item.sha256 for item in items})
     if count < 2:
         raise DataError(
             f"{data} has {count} different image(s), too few to part in two", "add images, or give `--calibration FOLDER`"
@@ -83,8 +79,6 @@ def guessed_data(task: TaskGuess, data: Path, calibration: Path | None) -> DataG
     sides = {"start": 0.0, "stop": stop}, {"start": stop, "stop": 1.0}
     why["calibration"] = f"{count} images in one folder: parted so that calibration and validation share none"
     blocks = tuple(validation | {"split": side} for side in sides)
-    if not items:
-        return DataGuess(*blocks, max(1, min(WANTED, int(count * stop))), why)
     chosen = [cut(items, ImageSet(**_plain_block(found), split=Split(**side)), WHERE) for side in sides]
     samples = min(WANTED, len({item.sha256 for item in chosen[0]}))
     return DataGuess(*blocks, samples, why, chosen[1], _labelled(items))
@@ -92,8 +86,6 @@ def guessed_data(task: TaskGuess, data: Path, calibration: Path | None) -> DataG
 
 def _readable(found: Found, task: TaskGuess, *, asked: bool = True) -> tuple[Found, list[Item], str]:
     """The set as the stages can read it: without labels where these do not fit the model. (set, its images, why)."""
-    if found.format not in READERS or not knows(found.format):
-        return found, [], found.why
     problem = ""
     for classes, reason in _classes_tried(found, task) if asked else [(None, "")]:
         known = Classes(task.classes, _names(classes), scored=True) if asked else Classes()
@@ -165,11 +157,6 @@ def _block(found: Found) -> dict[str, Any]:
 
 def _plain_block(found: Found) -> Mapping[str, Any]:
     return _block(found) | {"path": str(found.path)}
-
-
-def knows(format_: str) -> bool:
-    """Whether this version's grammar has a format."""
-    return format_ in typing.get_args(ImageSet.model_fields["format"].annotation)
 
 
 def _labelled(items: list[Item]) -> bool:

@@ -46,14 +46,13 @@ def refuse_taken(params: Path, name: str) -> None:
         raise ParamsError(f"{params} has a model {name!r} already", f"give another name (`--name {name}_2`), or remove that entry")
 
 
-def append_entry(params: Path, name: str, lines: Sequence[str], *, checked: bool = True) -> None:
+def append_entry(params: Path, name: str, lines: Sequence[str]) -> None:
     """Append a model, or make the file.
 
     Args:
         params: params.yaml.
         name: the model's.
         lines: below the name, indented from there.
-        checked: false where the entry uses what this version's grammar does not know: then it only has to be YAML.
 
     Raises:
         ParamsError: the file cannot be appended to, or would not load.
@@ -76,8 +75,8 @@ def append_entry(params: Path, name: str, lines: Sequence[str], *, checked: bool
         if params.is_file():
             shutil.copymode(params, temporary)
         try:
-            found = load(temporary).models if checked else yaml.safe_load(after)["models"]
-        except (ParamsError, yaml.YAMLError, TypeError, KeyError) as error:
+            found = load(temporary).models
+        except ParamsError as error:
             problem = str(error).replace(str(temporary), str(params.name)).splitlines()
             raise ParamsError(
                 f"{params}: the entry cannot be appended: {' '.join(line.strip() for line in problem[:3])}",

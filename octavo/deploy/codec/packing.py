@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.deploy.codes import LIMITS, Codes
+from octavo.deploy.codec.codes import LIMITS, Codes
 from octavo.errors import CodecError
 
 __all__ = ["MAX_DIM", "VERSION", "pack", "refuse_scales", "refuse_version", "row_bytes", "unpack"]

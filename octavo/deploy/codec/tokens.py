@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octavo.deploy.codes import LIMITS, Codes
-from octavo.deploy.packing import MAX_DIM, VERSION, pack, refuse_scales, refuse_version, row_bytes, unpack
+from octavo.deploy.codec.codes import LIMITS, Codes
+from octavo.deploy.codec.packing import MAX_DIM, VERSION, pack, refuse_scales, refuse_version, row_bytes, unpack
 from octavo.errors import CodecError
 
 __all__ = ["Meta", "Token", "read_tokens", "token_meta", "write_tokens"]

@@ -7,8 +7,8 @@ import zlib
 
 import numpy as np
 
-from octavo.deploy.codes import LIMITS, Codes
-from octavo.deploy.packing import MAX_DIM, VERSION, pack, refuse_scales, refuse_version, row_bytes, unpack
+from octavo.deploy.codec.codes import LIMITS, Codes
+from octavo.deploy.codec.packing import MAX_DIM, VERSION, pack, refuse_scales, refuse_version, row_bytes, unpack
 from octavo.errors import CodecError
 
 __all__ = ["MAGIC", "read_block", "write_block"]

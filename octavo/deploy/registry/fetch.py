@@ -18,8 +18,8 @@ from typing import Any
 
 from octavo.deploy.artifact import artifacts
 from octavo.deploy.package import RUNTIME
-from octavo.deploy.registry import Version, registered, versions
-from octavo.deploy.stored import storage_error
+from octavo.deploy.registry.names import Version, registered, versions
+from octavo.deploy.registry.stored import storage_error
 from octavo.errors import OctavoError, RegistryError
 from octavo.files import replace_dir
 from octavo.layout import MANIFEST, MODEL, VARIANTS

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.deploy.blocks import read_block, write_block
-from octavo.deploy.codes import LIMITS, Codes, cosine, quantize
-from octavo.deploy.packing import VERSION
-from octavo.deploy.tokens import Meta, Token, read_tokens, token_meta, write_tokens
+from octavo.deploy.codec.blocks import read_block, write_block
+from octavo.deploy.codec.codes import LIMITS, Codes, cosine, quantize
+from octavo.deploy.codec.packing import VERSION
+from octavo.deploy.codec.tokens import Meta, Token, read_tokens, token_meta, write_tokens
 from octavo.errors import CodecError
 
 __all__ = [
