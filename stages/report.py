@@ -22,7 +22,7 @@ def main() -> None:
         load_model(chosen.params, chosen.model)
         _write(chosen.model)
         return
-    console = Console(width=None if Console().is_terminal else 150)
+    console = Console(width=None if Console().is_terminal else 180)
     for name in load(chosen.params).models:
         accuracy, latency = _records(name)
         console.print(_table(headings(accuracy), *rows(accuracy, latency), title=name, caption=caption(accuracy, latency)))
