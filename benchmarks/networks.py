@@ -53,6 +53,11 @@ class Network:
     scorer: Callable[[], Scorer]
     warp: np.ndarray | None = None
 
+    @property
+    def task(self) -> str:
+        """What stands as `task:` in params.yaml, as far as quantization asks: `embedding`, or `other`."""
+        return "embedding" if self.scorer is Embedding else "other"
+
     def items(self, part: str, limit: int | None = None) -> list[Item]:
         """The images of `calibration` or `validation`, at most `limit`, spread evenly over classes."""
         both = [

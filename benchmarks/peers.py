@@ -44,7 +44,7 @@ class Tool:
     """A quantizer.
 
     Attributes:
-        steps: what its script is called with, in order; `{model}`, `{arrays}`, `{work}` and `{out}` are filled in.
+        steps: what its script is called with, in order; `{model}`, `{arrays}`, `{work}`, `{task}` and `{out}` are filled in.
         script: the script's name in `tools/`.
         environment: the variable that names its interpreter; None where it runs in this one.
         install: how to make that environment.
@@ -63,7 +63,7 @@ def _ours(target: str) -> Tool:
     return Tool(
         {
             "calibrate": ("calibrate", "{model}", "{arrays}", "{work}"),
-            "quantize": ("quantize", "{work}", "{arrays}", target, "{out}"),
+            "quantize": ("quantize", "{work}", "{arrays}", "{task}", target, "{out}"),
         },
         "quantize_ours.py",
     )
@@ -88,8 +88,8 @@ TOOLS = {
 }
 
 
-def quantize(name: str, python: Path, model: Path, arrays: Path, out: Path) -> dict[str, Any]:
-    """Run a tool on a model.
+def quantize(name: str, python: Path, model: Path, arrays: Path, out: Path, *, task: str = "other") -> dict[str, Any]:
+    """Run a tool on a model; `task` is `Network.task`.
 
     Returns:
         Per step `seconds` and `peak_mib` of its process, and `versions`; or `failed`: the last line of what it said.
@@ -100,7 +100,7 @@ def quantize(name: str, python: Path, model: Path, arrays: Path, out: Path) -> d
     if TOOLS[name].environment is None:
         environment["PYTHONPATH"] = str(ROOT)
     with tempfile.TemporaryDirectory() as folder:
-        places = {"model": str(model), "arrays": str(arrays), "out": str(out), "work": folder}
+        places = {"model": str(model), "arrays": str(arrays), "out": str(out), "work": folder, "task": task}
         for step, pattern in TOOLS[name].steps.items():
             report = Path(folder) / f"{step}.json"
             arguments = [part.format(**places) for part in pattern]
@@ -149,7 +149,7 @@ def compare(
             made = out / f"{name}.onnx"
             made.unlink(missing_ok=True)
             with working(f"{chosen.name}: {name}"):
-                costs[name] = quantize(name, python, chosen.file.absolute(), Path(folder), made.absolute())
+                costs[name] = quantize(name, python, chosen.file.absolute(), Path(folder), made.absolute(), task=chosen.task)
                 if "failed" not in costs[name]:
                     costs[name] |= _runs(made, tensors[0])
             if "failed" in costs[name]:

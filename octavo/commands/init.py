@@ -55,6 +55,6 @@ def run(chosen: argparse.Namespace) -> None:
     say("next:")
     where = "" if chosen.params == cli.PARAMS else f"   (in {chosen.params.resolve().parent})"
     say(f"  dvc repro export@{name}{where}")
-    say(f"  dvc repro package@{name}")
+    say(f"  dvc repro report@{name} package@{name}")
     if not (chosen.params.resolve().parent / "dvc.yaml").is_file():
         say(f"note: no dvc.yaml lies beside {chosen.params}: stages run in a project that has Octavo's")
