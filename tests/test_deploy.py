@@ -365,9 +365,20 @@ class TestPredict:
         assert np.array_equal(model.outputs(path)["logits"][0], scores[0])
         assert model.predict([]) == []
 
+    def test_a_turned_photo_is_the_same_as_a_file_and_as_a_pillow_image(self, made, tmp_path):
+        with Image.open(images(made)[0]) as photo:
+            exif = photo.getexif()
+            exif[0x0112] = 6
+            photo.convert("RGB").save(tmp_path / "turned.jpg", exif=exif)
+        model = load(made / "models/small", variant="fp32")
+        with Image.open(tmp_path / "turned.jpg") as turned:
+            first, second = model.predict([tmp_path / "turned.jpg", turned])
+        assert np.array_equal(first.scores, second.scores)
+
     @pytest.mark.parametrize(
         ("image", "words"),
         [
+            (Image.new("I;16", (4, 4)), "a Pillow image of mode I;16"),
             (np.zeros((4, 4), np.uint8), r"image 0 is uint8 of shape \[4, 4\]"),
             (np.zeros((4, 4, 3), np.float32), "float32"),
             (np.zeros((0, 4, 3), np.uint8), "uint8 of shape"),

@@ -9,18 +9,16 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from octavo.deploy.artifact import Artifact, artifacts
 from octavo.deploy.choice import FALLBACK, chain, fastest, measured
+from octavo.deploy.pictures import Picture, listed, pixels_of
 from octavo.deploy.selfcheck import check_feeds, selfcheck
 from octavo.errors import DataError, ModelRunError, OctavoError, SourceError
-from octavo.images.decode import decode, read_image
 from octavo.images.preprocess import preprocess
 from octavo.images.warp import Points
 from octavo.manifest import read_manifest
@@ -35,9 +33,6 @@ __all__ = ["Model", "load"]
 _LOG = logging.getLogger("octavo.deploy")
 # Rounds of the quick self-test where nothing was measured on a machine like this one.
 ROUNDS, WARMUP = 7, 2
-
-# What an image may be given as: a file, its bytes, a Pillow image, or uint8 rows x columns x 3, RGB.
-Picture = str | PathLike | bytes | Image.Image | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +95,7 @@ class Model:
             DataError: an image cannot be read, or there are fewer or more `points` than images, or none where they are needed.
             ModelRunError: the run fails, or an output is not finite.
         """
-        pictures = list(_several(images))
+        pictures = listed(images)
         landmarks = [None] * len(pictures) if points is None else list(points)
         if len(landmarks) != len(pictures):
             raise DataError(f"{len(pictures)} images, points of {len(landmarks)}", "give the points of each image, in their order")
@@ -109,10 +104,10 @@ class Model:
 
     def outputs(self, image: Picture, points: Points | None = None) -> dict[str, np.ndarray]:
         """The graph's outputs on one image, by name; of an embedding with `flip` the mean of its own and its mirror's."""
-        return self._run(_pixels(image, "the image"), points, "the image")
+        return self._run(pixels_of(image, "the image"), points, "the image")
 
     def _one(self, image: Picture, points: Points | None, called: str) -> Prediction:
-        pixels = _pixels(image, called)
+        pixels = pixels_of(image, called)
         return self._predict(self._run(pixels, points, called), pixels.shape[:2])
 
     def _run(self, pixels: np.ndarray, points: Points | None, called: str) -> dict[str, np.ndarray]:
@@ -251,23 +246,3 @@ def _best(usable: Mapping[str, Artifact], opener: _Opener, measure: bool | None)
     taken = {name: latency.median for name, latency in interleaved(runs, rounds=ROUNDS, warmup=WARMUP).items()}
     first = fastest(taken, usable)
     return first, f"{taken[first]:.2f} ms in a quick test on this machine"
-
-
-def _several(images: Iterable[Picture]) -> Iterable[Picture]:
-    if isinstance(images, (str, bytes, PathLike, Image.Image)) or (isinstance(images, np.ndarray) and images.ndim == 3):
-        raise DataError("predict takes a list of images, this is one", "write `predict([image])`")
-    return images
-
-
-def _pixels(image: Picture, called: str) -> np.ndarray:
-    """Uint8, rows x columns x 3, RGB."""
-    if isinstance(image, bytes):
-        return decode(image, called)
-    if isinstance(image, (str, PathLike)):
-        return read_image(image)
-    if isinstance(image, Image.Image):
-        return np.asarray(image.convert("RGB"))
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
-        return image
-    told = f"{image.dtype} of shape {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
-    raise DataError(f"{called} is {told}", "give a file, its bytes, a Pillow image, or uint8 rows x columns x 3 in RGB")
