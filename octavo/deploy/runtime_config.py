@@ -86,6 +86,8 @@ def runtime_config(
             "shape": image_input(first)["shape"],
             "type": first["preprocessing"]["dtype"],
         },
+        "decoder": first.get("decoder"),
+        "labels": first.get("labels"),
         "outputs": [dict(output) for output in first["outputs"]],
         "preprocessing": _preprocessing(first),
         "fallback": list(order),
