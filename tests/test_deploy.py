@@ -31,9 +31,10 @@ from octavo.deploy.loader import load
 from octavo.errors import DataError, ModelRunError, SourceError
 from octavo.evidence.validation import Validation
 from octavo.files import sha256_file
-from octavo.images.dataset import Images
+from octavo.images.dataset import Images, open_set
 from octavo.images.purpose import open_images
 from octavo.params import load_model
+from octavo.params.grammar import ImageSet
 from octavo.runtime.host import fingerprint
 from octavo.runtime.session import Session
 from octavo.tasks.embedding.flip import answering
@@ -485,18 +486,27 @@ class TestEqualToValidation:
             input={"size": [32, 32], "resize": {"rule": "letterbox"}},
             data=dict(zip(("calibration", "validation"), half, strict=True)),
         )
-        from octavo.images.decode import read_image
-        from octavo.images.frame import Frame
-        from octavo.images.preprocess import preprocess
-        from octavo.tasks.segmentation.decode import class_map, logits_of
-
-        spec = model.artifact.spec
+        # What is predicted serves as masks: validation, which decodes by itself, must find every pixel right.
         for item, mine in zip(items, model.predict(item.path for item in items), strict=True):
-            photo = read_image(item.path)
-            outputs = Session("models/small/fp32/model.onnx").run({"image": preprocess(photo, spec)})
-            expected = class_map(logits_of(outputs, model.artifact.task), Frame.of(*photo.shape[:2], spec))
-            assert mine.classes.shape == photo.shape[:2]
-            assert np.array_equal(mine.classes, expected)
+            for part in ("images", "masks"):
+                Path("found", part).mkdir(parents=True, exist_ok=True)
+            shutil.copy(item.path, Path("found/images", item.path.name))
+            Image.fromarray(mine.classes.astype(np.uint8)).save(Path("found/masks", item.path.name))
+            assert set(np.unique(mine.classes)) == {0, 1}
+        validation = Validation(
+            model.artifact.task, model.artifact.spec, {"fp32": Session("models/small/fp32/model.onnx")}, "image"
+        )
+        found = open_set(ImageSet(format="masks", path="found"), "found")
+        validation.run(Images(found, model.artifact.spec))
+        assert len(validation.images) == len(items)
+        assert validation.figures()["fp32"]["pixel_accuracy"] == 1.0
+        flipped = Path("found/masks", items[0].path.name)
+        with Image.open(flipped) as mask:
+            wrong = 1 - np.asarray(mask)
+        Image.fromarray(wrong).save(flipped)
+        again = Validation(model.artifact.task, model.artifact.spec, validation.sessions, "image")
+        again.run(Images(open_set(ImageSet(format="masks", path="found"), "found"), model.artifact.spec))
+        assert again.figures()["fp32"]["pixel_accuracy"] < 1.0, "the test can fail"
 
 
 class TestLabels:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import DataError
-from octavo.evidence.bootstrap import paired_ratios
+from octavo.evidence.bootstrap import paired
 from octavo.images.dataset import Item
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input
@@ -93,7 +93,7 @@ class TestResampled:
         exact = [Boxes.of(objects.xyxy, np.full(len(objects), 0.9), objects.classes) for objects in truth]
         half = [boxes.taken(np.arange(len(boxes)) % 2 == 0) for boxes in exact]
         reference, variant = Curves(truth, exact).resampled, Curves(truth, half).resampled
-        found = paired_ratios({"variant": variant, "same": reference}, reference, len(truth), resamples=300, seed=0)
+        found = paired({"variant": variant, "same": reference}, reference, len(truth), resamples=300, seed=0).ratios()
         interval, same = found["variant"], found["same"]
         assert 0.3 < interval.low < interval.estimate < interval.high < 0.9
         assert (same.low, same.estimate, same.high) == (1, 1, 1)

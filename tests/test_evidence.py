@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from octavo.calibration.collector import collect
 from octavo.errors import DataError, ModelRunError
-from octavo.evidence.bootstrap import Interval, paired_ratios
+from octavo.evidence.bootstrap import Interval, paired
 from octavo.evidence.fidelity import Fidelity, cosine
 from octavo.evidence.gates import judge, judge_interval
 from octavo.evidence.layers import layer_noise
@@ -76,7 +76,7 @@ class TestFidelity:
 def ratio(variant: np.ndarray, reference: np.ndarray, **settings) -> Interval | None:
     """Of two arrays of scores, one an image."""
     of = [lambda counts, scores=scores: counts @ scores / counts.sum(axis=1) for scores in (variant, reference)]
-    return paired_ratios({"variant": of[0]}, of[1], len(reference), **settings)["variant"]
+    return paired({"variant": of[0]}, of[1], len(reference), **settings).ratios()["variant"]
 
 
 class TestBootstrap:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Interval", "Resamples", "paired", "paired_ratios"]
+__all__ = ["Interval", "Resamples", "paired"]
 
 Metric = Callable[[np.ndarray], np.ndarray]
 
@@ -92,13 +92,6 @@ def paired(variants: Mapping[str, Metric], reference: Metric, units: int, *, res
         np.concatenate(below),
         {name: (float(variant(each_once)[0]), np.concatenate(found[name])) for name, variant in variants.items()},
     )
-
-
-def paired_ratios(
-    variants: Mapping[str, Metric], reference: Metric, units: int, *, resamples: int, seed: int
-) -> dict[str, Interval | None]:
-    """`Resamples.ratios` of `paired`."""
-    return paired(variants, reference, units, resamples=resamples, seed=seed).ratios()
 
 
 def _interval(estimate: float, values: np.ndarray) -> Interval | None:
