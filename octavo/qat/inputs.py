@@ -25,6 +25,7 @@ from octavo.qat.prepare import Start
 from octavo.qat.run import Sets
 from octavo.quantization.int8 import Images as PtqImages
 from octavo.quantization.int8.solution import all_int8
+from octavo.runtime.environment import GROUPS, versions_of
 from octavo.runtime.session import Session
 from octavo.runtime.tensors import read_tensors
 from octavo.tasks.registry import model_classes
@@ -145,6 +146,7 @@ def _key(
         "masks": sha256_bytes("".join(sha256_file(mask.path) for item in items for mask in _masks(item)).encode()),
         "data.train": sha256_bytes(spec.data.train.model_dump_json().encode()),
         "calibrated ranges": sha256_bytes(repr(sorted(ranges.items())).encode()),
+        "packages": sha256_bytes(repr(versions_of(GROUPS["training"])).encode()),
         "octavo/qat": sha256_bytes("".join(sha256_file(path) for path in code).encode()),
         **{f"qat.{name}": str(value) for name, value in spec.qat.model_dump(mode="json").items()},
     }
