@@ -33,13 +33,14 @@ def test_dvc_yaml_names_exactly_the_rooms_that_a_stage_imports(name):
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_commands_run_through_octavo_run_and_outputs_persist(name):
+def test_commands_run_through_octavo_run_and_outputs_can_be_in_the_run_cache(name):
     stage = stage_definition(name)
     assert stage["cmd"].startswith(f"$OCTAVO_RUN python stages/{name}.py ")
     for kind in ("outs", "metrics", "plots"):
         for output in stage.get(kind, []):
-            ((path, options),) = output.items()
-            assert options["persist"] is True, "DVC would delete the previous output before the new one is whole"
+            ((path, options),) = output.items() if isinstance(output, dict) else [(output, {})]
+            # A stage with one `persist` output is not in DVC's run-cache. `qat` reads its previous output.
+            assert options.get("persist", False) is (name == "qat")
             if kind != "outs" and not path.endswith("/pictures"):
                 assert options["cache"] is False, "figures are reviewed in git"
 
