@@ -93,7 +93,8 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     refuse_overlap([(item.name, item.sha256) for item in judged], mine, "validation", "training")
     held = {item.sha256 for item in pick(items, min(spec.qat.held_out, len(items) // 4), spec.qat.seed)}
     calibration = chosen_images(spec, used, where).items
-    recipe = spec.int8.of_task(spec.task.name).model_copy(update={"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel})
+    forms = {"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel}
+    recipe = spec.int8.of_task(spec.task.name).model_copy(update=forms)
     model = load(folder / MODEL)
     counted, held_out = (
         [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
