@@ -122,13 +122,18 @@ def storage_error(place: str, error: Exception) -> RegistryError:
     while reason.__cause__ is not None:
         reason = reason.__cause__
     told = f"{type(error).__name__}: {reason}"
+    if type(reason).__name__ == "HostKeyNotVerifiable":
+        return RegistryError(
+            f"{place} may not be the host that it was: {told}",
+            "`ssh-keyscan -p PORT HOST` shows its key; compare it with what its owner says, and add it to ~/.ssh/known_hosts",
+        )
     if isinstance(error, PermissionError) or "credentials" in told.lower():
         return RegistryError(
             f"{place} refuses: {told}",
-            "give credentials: for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, in the environment "
-            "(docs/registry.md has other ways)",
+            "give credentials: for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, in the environment; for SSH "
+            "`dvc remote modify --local NAME keyfile FILE` (docs/remotes.md has other ways)",
         )
-    return RegistryError(f"{place} does not answer: {told}", "docs/registry.md has what a remote needs")
+    return RegistryError(f"{place} does not answer: {told}", "docs/remotes.md has what a remote needs")
 
 
 def declared(repo: Repo, wanted: Mapping[str, str]) -> list[str]:
