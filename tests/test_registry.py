@@ -306,6 +306,7 @@ class TestRelease:
     def test_remotes(self, project, monkeypatch):
         refuse("RemoteNotFoundError", "nope", remote="nope")
         monkeypatch.setitem(sys.modules, "dvc_ssh", None)
+        monkeypatch.delitem(sys.modules, "octavo.deploy.registry.ssh", raising=False)
         sh(project, "dvc", "remote", "add", "--local", "far", "ssh://127.0.0.1/dvc")
         refuse("'far' needs a package that is not installed", "dvc-ssh", remote="far")
         sh(project, "dvc", "remote", "remove", "--local", "far")

@@ -19,7 +19,7 @@ from octavo.errors import RegistryError
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-__all__ = ["pull_runs", "push_runs"]
+__all__ = ["pull_runs", "push_runs", "quiet"]
 
 # (key, value): what is hashed of a run before it, and after it.
 Entry = tuple[str, str]
@@ -27,26 +27,31 @@ Wanted = Callable[[list[str]], bool]
 RUNS = "runs"
 
 
-def push_runs(repo: Repo, remote: str | None) -> int:
-    """Upload runs of this code that are whole in the cache and not in the remote.
+def push_runs(repo: Repo, remote: str | None) -> tuple[int, int]:
+    """Upload runs of this code that are whole in the cache.
 
     Returns:
-        How many.
+        How many files, and how many entries, that the remote had not.
 
     Raises:
-        RegistryError: some of their outputs could not be uploaded; their entries are not in the remote then.
+        RegistryError: some files could not be uploaded; no entry was then.
     """
     here, there = repo.cache.legacy, repo.cloud.get_remote_odb(remote, "push --run-cache", hash_name="md5-dos2unix")
     fitting = _of_this_code(repo)
-    new = [entry for entry in sorted(_entries(here) - _entries(there)) if fitting(entry, lambda _: True) and _whole(repo, entry)]
-    if new:
-        for objects in repo.stage_cache.get_used_objs(new, remote=remote).values():
-            failed = repo.cloud.push(objects, remote=remote).failed
-            if failed:
-                raise RegistryError(f"{len(failed)} file(s) of the run-cache were not uploaded", "push again: it goes on from here")
+    runs = [entry for entry in sorted(_entries(here)) if fitting(entry, lambda _: True) and _whole(repo, entry)]
+    files = 0
+    # Also of entries that are there: who pushed them by DVC did not push their files.
+    for objects in repo.stage_cache.get_used_objs(runs, remote=remote).values():
+        result = repo.cloud.push(objects, remote=remote)
+        if result.failed:
+            raise RegistryError(
+                f"{len(result.failed)} file(s) of the run-cache were not uploaded", "push again: it goes on from here"
+            )
+        files += len(result.transferred)
+    new = sorted({*runs} - _entries(there))
     for entry in new:
         _copy(here, there, entry)
-    return len(new)
+    return files, len(new)
 
 
 def pull_runs(repo: Repo, remote: str | None, wanted: Wanted) -> int:
@@ -63,7 +68,7 @@ def pull_runs(repo: Repo, remote: str | None, wanted: Wanted) -> int:
         _copy(there, here, entry)
     fitting = _of_this_code(repo)
     new = [entry for entry in sorted(_entries(there)) if fitting(entry, wanted) and not _whole(repo, entry)]
-    with _quiet():
+    with quiet():
         for entry in new:
             # `force`: an entry that DVC alone pushed may name what nobody has; that run is not given back, and no more.
             for objects in repo.stage_cache.get_used_objs([entry], remote=remote, force=True).values():
@@ -122,7 +127,7 @@ def _of_this_code(repo: Repo) -> Callable[[Entry, Wanted], bool]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without DVC's warnings of files that the remote lacks."""
     logger = logging.getLogger("dvc")
     level = logger.level

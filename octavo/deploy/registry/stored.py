@@ -11,7 +11,7 @@ from octavo.errors import RegistryError
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-__all__ = ["declared", "pushed", "reproduced", "stage_of", "storage_error"]
+__all__ = ["declared", "only_known_hosts", "pushed", "reproduced", "stage_of", "storage_error"]
 
 SHOWN = 8
 
@@ -76,6 +76,7 @@ def pushed(repo: Repo, model: str, remote: str | None) -> list[str]:
     (stage,) = repo.stage.collect(stage_of(model))
     (out,) = stage.outs
     name = remote or out.remote or repo.config["core"].get("remote")
+    only_known_hosts()
     try:
         store = repo.cloud.get_remote_odb(name, "release")
     except ImportError as error:
@@ -134,6 +135,13 @@ def storage_error(place: str, error: Exception) -> RegistryError:
             "`dvc remote modify --local NAME keyfile FILE` (docs/remotes.md has other ways)",
         )
     return RegistryError(f"{place} does not answer: {told}", "docs/remotes.md has what a remote needs")
+
+
+def only_known_hosts() -> None:
+    """Have DVC's SSH remotes, in this process, look at the host's key (`octavo.deploy.registry.ssh`)."""
+    from dvc.fs import known_implementations
+
+    known_implementations["ssh"]["class"] = "octavo.deploy.registry.ssh.KnownHostsFileSystem"
 
 
 def declared(repo: Repo, wanted: Mapping[str, str]) -> list[str]:

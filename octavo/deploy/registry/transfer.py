@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from octavo.deploy.registry.run_cache import pull_runs, push_runs
-from octavo.deploy.registry.stored import storage_error
+from octavo.deploy.registry.run_cache import pull_runs, push_runs, quiet
+from octavo.deploy.registry.stored import only_known_hosts, storage_error
 from octavo.errors import OctavoError, RegistryError
 from octavo.params import load_model
 
@@ -32,8 +32,8 @@ class Moved:
 
     Attributes:
         remote: its name.
-        files: of dvc.lock's outputs.
-        runs: of the run-cache, with their outputs.
+        files: that were not there; of a pull without those of the run-cache.
+        runs: entries of the run-cache that were not there, or not whole.
     """
 
     remote: str
@@ -55,13 +55,13 @@ def push(remote: str | None = None, *, run_cache: bool = True) -> Moved:
         _reach(repo, name)
         absent = _absent(repo, name)
         files = repo.push(remote=remote)
-        runs = push_runs(repo, remote) if run_cache else 0
+        more, runs = push_runs(repo, remote) if run_cache else (0, 0)
         if absent:
             raise RegistryError(
                 f"{len(absent)} output(s) of dvc.lock are neither in DVC's cache nor in the remote {name!r}: {_shown(absent)}",
                 "`dvc repro` makes them, or `dvc commit` where they lie here as dvc.lock has them; all others were pushed",
             )
-    return Moved(name, files, runs)
+    return Moved(name, files + more, runs)
 
 
 def pull(
@@ -89,12 +89,10 @@ def pull(
         ParamsError: no such model.
         RegistryError: no remote is configured, it cannot be used, or lacks a file; the workspace is as it was then.
     """
-    from dvc.exceptions import CheckoutError, DownloadError
-
     if model is not None:
         load_model(params, model)
     with _project(remote) as (repo, name):
-        outs = _outputs(repo, model)
+        outs = _outputs(repo, model, with_deps=with_deps)
         if not outs:
             raise RegistryError(f"dvc.lock has no output of {model or 'any stage'}: it was never made", "`dvc repro`, then push")
         if not _reach(repo, name):
@@ -102,17 +100,15 @@ def pull(
                 f"nothing lies in DVC's remote {name!r}: {repo.config['remote'][name]['url']}",
                 "check the URL in .dvc/config; who made the models runs `make push`",
             )
-        targets = [out.def_path for out in outs] if model else None
-        try:
-            files = repo.fetch(targets, remote=remote, with_deps=with_deps)
-        except DownloadError as error:
-            if not allow_missing:
-                raise _lacks(name, outs) from error
-            files = 0
-        try:
-            repo.checkout(targets, with_deps=with_deps, allow_missing=True, force=force)
-        except CheckoutError as error:
-            raise _lacks(name, outs) from error
+        paths = [out.def_path for out in outs]
+        files = _fetched(repo, paths, remote)
+        absent = [out.def_path for out in outs if out.changed_cache()]
+        if absent and not allow_missing:
+            raise RegistryError(
+                f"the remote {name!r} lacks {len(absent)} output(s), or files of them: {_shown(absent)}",
+                "who made them runs `make push`; --allow-missing takes what is there; nothing in this folder was changed",
+            )
+        _check_out(repo, sorted({*paths} - {*absent}), force=force)
         runs = pull_runs(repo, remote, lambda paths: model is None or all(_of(path, model) for path in paths)) if run_cache else 0
     return Moved(name, files, runs)
 
@@ -121,10 +117,9 @@ def pull(
 def _project(remote: str | None) -> Iterator[tuple[Repo, str]]:
     """The project in this folder and the name of its remote; what DVC and storages raise in it is explained."""
     from dvc.exceptions import NotDvcRepoError
-    from dvc.fs import known_implementations
     from dvc.repo import Repo
 
-    known_implementations["ssh"]["class"] = "octavo.deploy.registry.ssh.KnownHostsFileSystem"
+    only_known_hosts()
     try:
         opened = Repo()
     except NotDvcRepoError as error:
@@ -161,14 +156,34 @@ def _reach(repo: Repo, name: str) -> bool:
     return store.fs.exists(store.path)
 
 
-def _outputs(repo: Repo, model: str | None) -> list[Output]:
-    """What dvc.lock has of a model, or of all, and DVC's cache keeps."""
-    return [
-        out
-        for stage in repo.index.stages
-        for out in stage.outs
-        if out.use_cache and out.hash_info and (model is None or _of(out.def_path, model))
-    ]
+def _fetched(repo: Repo, paths: list[str], remote: str | None) -> int:
+    """Download into the cache what is there; of what is not DVC raises for files, and only warns for folders."""
+    from dvc.exceptions import DownloadError
+
+    with quiet():
+        try:
+            return repo.fetch(paths, remote=remote)
+        except DownloadError:
+            return 0
+
+
+def _check_out(repo: Repo, paths: list[str], *, force: bool) -> None:
+    from dvc.exceptions import CheckoutError, ConfirmRemoveError
+
+    try:
+        repo.checkout(paths, force=force)
+    except (CheckoutError, ConfirmRemoveError) as error:
+        raise RegistryError(f"not all was put in its place: {error}", "move away what you want to keep, or --force") from error
+
+
+def _outputs(repo: Repo, model: str | None = None, *, with_deps: bool = False) -> list[Output]:
+    """What dvc.lock has of a model, or of all, and DVC's cache keeps; with_deps: also of the stages that these come from."""
+    stages = list(repo.index.stages)
+    if model is not None:
+        stages = [stage for stage in stages if any(_of(out.def_path, model) for out in stage.outs)]
+    if with_deps:
+        stages = list({one for stage in stages for one in repo.stage.collect(stage.addressing, with_deps=True)})
+    return [out for stage in stages for out in stage.outs if out.use_cache and out.hash_info]
 
 
 def _of(path: str, model: str) -> bool:
@@ -177,21 +192,13 @@ def _of(path: str, model: str) -> bool:
 
 def _absent(repo: Repo, name: str) -> list[str]:
     """Outputs of dvc.lock that are neither here nor in the remote, about which DVC only warns."""
-    away = [out for out in _outputs(repo, None) if out.changed_cache()]
+    away = [out for out in _outputs(repo) if out.changed_cache()]
     return [out.def_path for out in away if not _in_remote(repo, name, out)]
 
 
 def _in_remote(repo: Repo, name: str, out: Output) -> bool:
     store = repo.cloud.get_remote_odb(name, "push")
     return store.exists(out.hash_info.value)
-
-
-def _lacks(name: str, outs: list[Output]) -> RegistryError:
-    absent = [out.def_path for out in outs if out.changed_cache()]
-    return RegistryError(
-        f"the remote {name!r} lacks files of: {_shown(absent)}" if absent else f"not all was downloaded from the remote {name!r}",
-        "who made them runs `make push`; --allow-missing takes what is there",
-    )
 
 
 def _shown(names: list[str]) -> str:
