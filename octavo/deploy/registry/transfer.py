@@ -117,7 +117,7 @@ def pull(
 def _project(remote: str | None) -> Iterator[tuple[Repo, str]]:
     """The project in this folder and the name of its remote; what DVC and storages raise in it is explained."""
     from dvc.exceptions import NotDvcRepoError
-    from dvc.repo import Repo
+    from dvc.repo import Repo, lock_repo
 
     only_known_hosts()
     try:
@@ -127,7 +127,9 @@ def _project(remote: str | None) -> Iterator[tuple[Repo, str]]:
     with opened as repo:
         name = _name(repo, remote)
         try:
-            yield repo, name
+            # One lock for all that is done: DVC reads dvc.yaml and dvc.lock anew after each that it takes.
+            with lock_repo(repo):
+                yield repo, name
         except (OctavoError, AttributeError, TypeError, NameError, AssertionError):
             # The latter are bugs, and show their traceback.
             raise
