@@ -26,7 +26,7 @@ BIN = Path(sys.executable).parent
 @contextmanager
 def nobodys_settings(home: Path) -> Iterator[None]:
     """Nobody's git, DVC, AWS or SSH settings, and nothing sent; `home` is empty and becomes the home folder."""
-    (home / "gitconfig").write_text("[user]\nname = t\nemail = t@example.org\n[init]\ndefaultBranch = main\n")
+    (home / ".gitconfig").write_text("[user]\nname = t\nemail = t@example.org\n[init]\ndefaultBranch = main\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         for name in [name for name in os.environ if name.startswith(("AWS_", "GIT_", "DVC_"))]:
@@ -34,7 +34,7 @@ def nobodys_settings(home: Path) -> Iterator[None]:
         patch.setenv("DVC_NO_ANALYTICS", "1")
         for name in ("DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR", "DVC_SITE_CACHE_DIR"):
             patch.setenv(name, str(home / name.lower()))
-        patch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
+        patch.setenv("GIT_CONFIG_GLOBAL", str(home / ".gitconfig"))
         patch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
         patch.setenv("AWS_CONFIG_FILE", str(home / "none"))
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(home / "none"))
