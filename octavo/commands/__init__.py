@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo import cli
-from octavo.commands import fetch, init, inspect, release
+from octavo.commands import fetch, init, inspect, pull, push, release
 
 __all__ = ["COMMANDS", "main"]
 
@@ -28,6 +28,8 @@ COMMANDS: dict[str, Command] = {
     "fetch": fetch,
     "init": init,
     "inspect": inspect,
+    "pull": pull,
+    "push": push,
     "release": release,
 }
 
