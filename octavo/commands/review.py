@@ -1,0 +1,41 @@
+"""Print one Markdown comment on a pull request: gates, figures, parameters, latency, plots, the worst picture.
+
+Compares the working tree, or --head, with its merge base with --base. Works offline: reads git objects, metrics and DVC's cache,
+checks nothing out and runs no model. What cannot be told is a sentence of the comment, and the exit code stays 0: `octavo gate` is what
+fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from octavo.errors import ParamsError
+from octavo.files import write_text
+from octavo.review.assets import Assets
+from octavo.review.comment import comment
+
+__all__ = ["arguments", "run"]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("--base", required=True, metavar="REVISION", help="what it is to be merged into: origin/main")
+    parser.add_argument("--head", metavar="REVISION", help="a commit (default: the working tree)")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the comment there instead of printing it")
+    parser.add_argument("--assets", type=Path, metavar="FOLDER", help="copy the worst picture and draw plots there")
+    parser.add_argument("--assets-url", metavar="URL", help="where readers find that folder (default: relative to the comment)")
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Make it, print it or write it."""
+    if chosen.assets_url and not chosen.assets:
+        raise ParamsError("--assets-url without --assets", "name the folder, too: --assets FOLDER")
+    beside = chosen.out.parent if chosen.out else Path()
+    assets = Assets(chosen.assets, chosen.assets_url, beside) if chosen.assets else None
+    text = comment(chosen.base, chosen.head, assets)
+    if chosen.out:
+        write_text(chosen.out, text)
+        print(f"{chosen.out}: {len(text):,} characters")
+    else:
+        print(text, end="")

@@ -1,0 +1,120 @@
+"""DVC's side: the project in this folder, what `dvc metrics diff` and `dvc params diff` say, and files that lie in its cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.review.markdown import code
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+__all__ = ["WORKSPACE", "Changes", "cached_file", "changes", "opened"]
+
+# path -> key -> (at the base, at the head); None where it is not there.
+Changes = Mapping[str, Mapping[str, tuple[Any, Any]]]
+WORKSPACE = "workspace"
+
+
+@contextmanager
+def opened(notes: list[str]) -> Iterator[Repo | None]:
+    """The DVC project in this folder; None, with a sentence in `notes`, where there is none."""
+    try:
+        from dvc.exceptions import DvcException, NotDvcRepoError
+        from dvc.repo import Repo
+    except ImportError:
+        notes.append("DVC is not installed (`pip install octavo[pipeline]`): figures and parameters are not compared.")
+        yield None
+        return
+    try:
+        repo = Repo(".")
+    except NotDvcRepoError:
+        notes.append("DVC is not initialised here (`dvc init`): figures and parameters are not compared.")
+        yield None
+        return
+    except (DvcException, OSError) as error:
+        notes.append(f"DVC does not open this project ({code(error)}): figures and parameters are not compared.")
+        yield None
+        return
+    with repo:
+        yield repo
+
+
+def changes(repo: Repo, kind: str, base: str, head: str | None, notes: list[str]) -> Changes:
+    """What `dvc metrics diff` or `dvc params diff` has, flat.
+
+    Args:
+        kind: `metrics` or `params`.
+        base, head: commits; None is the working tree.
+        notes: gets a sentence for each file or side that DVC could not read.
+    """
+    from dvc.exceptions import DvcException
+    from scmrepo.exceptions import SCMError
+
+    try:
+        found = getattr(repo, kind).diff(a_rev=base, b_rev=head or WORKSPACE)
+    except (DvcException, SCMError) as error:
+        notes.append(f"{code(f'dvc {kind} diff')} fails: {code(error)}.")
+        return {}
+    for side, error in found.get("errors", {}).items():
+        where = "the base" if side == base else "the head"
+        broken = error if isinstance(error, Mapping) else {"": error}
+        for path, one in broken.items():
+            notes.append(f"{code(path) if path else 'DVC'} of {where} cannot be read by {code(f'dvc {kind} diff')}: {code(one)}.")
+    flat: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for path, keys in found.get("diff", {}).items():
+        flat[Path(path).as_posix()] = {
+            name: pair for key, one in keys.items() for name, pair in _flat(str(key), one.get("old"), one.get("new"))
+        }
+    return flat
+
+
+def cached_file(repo: Repo, folder: Path, commit: str | None) -> tuple[str, bytes | None] | None:
+    """The first file of a folder that DVC keeps, by name.
+
+    Args:
+        folder: from the project's folder.
+        commit: whose dvc.lock tells what is in it; None is the working tree's.
+
+    Returns:
+        Its name and content; the content None where the cache does not hold it, the name empty where it does not even hold the
+        list. None where DVC knows of no such folder, or it is empty.
+    """
+    from dvc.exceptions import DvcException
+    from scmrepo.exceptions import SCMError
+
+    try:
+        from dvc.repo.brancher import switch
+
+        with switch(repo, commit) if commit is not None else nullcontext():
+            (out,) = repo.find_outs_by_path(repo.fs.abspath(folder.as_posix()), strict=True)
+            if not out.hash_info:
+                return None
+            tree = out.get_obj()
+            if tree is None:
+                return "", None
+            entries = sorted(("/".join(key), hash_info.value) for key, _, hash_info in tree)
+            if not entries:
+                return None
+            name, oid = entries[0]
+            path = Path(out.cache.oid_to_path(oid))
+            return name, path.read_bytes() if path.is_file() else None
+    except (DvcException, SCMError, OSError, ValueError):
+        return None
+
+
+def _flat(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """DVC gives a block that is on one side only as one value: here each key is one."""
+    if isinstance(old, Mapping) or isinstance(new, Mapping):
+        olds, news = (one if isinstance(one, Mapping) else {} for one in (old, new))
+        for name in dict.fromkeys([*olds, *news]):
+            yield from _flat(f"{key}.{name}", olds.get(name), news.get(name))
+        left = [None if isinstance(one, Mapping) else one for one in (old, new)]
+        if any(one is not None for one in left):
+            yield key, (left[0], left[1])
+    elif json.dumps(old, default=str) != json.dumps(new, default=str):
+        yield key, (old, new)
