@@ -1,7 +1,8 @@
 """What gates said, with the figure that each is about: read from the flat record of a model, judged by nobody again.
 
 `validate` writes `<variant>.gate.<name>: pass | fail | inconclusive | no-labels` beside the figures; the bounds stand in
-params.yaml. Whoever reports a gate (a release, `octavo gate`, a review) joins the three here, so that all of them say it in the same words.
+params.yaml. Whoever reports a gate (a release, `octavo gate`, a review) joins the three here, so that all of them use the same
+words.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Print one Markdown comment on a pull request: gates, figures, parameters, latency, plots, the worst picture.
 
 Compares the working tree, or --head, with its merge base with --base. Works offline: reads git objects, metrics and DVC's cache,
-checks nothing out and runs no model. What cannot be told is a sentence of the comment, and the exit code stays 0: `octavo gate` is what
-fails.
+checks nothing out and runs no model. What cannot be told is a sentence of the comment, and the exit code stays 0: `octavo gate`
+is what fails.
 """
 
 from __future__ import annotations

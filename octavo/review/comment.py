@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from octavo.review import figures, latency, pictures, plots, settings
 from octavo.review.assets import Assets
 from octavo.review.gates import Gate, gates, summary
 from octavo.review.gates import section as gates_section
 from octavo.review.history import History, history
 from octavo.review.markdown import MARKER, Section, compose, plural
-from octavo.review.project import Changes, changes, opened
+from octavo.review.project import Changes, changes, opened, shown
 from octavo.review.records import Side, read_side
 
 __all__ = ["comment"]
@@ -33,21 +35,26 @@ def comment(base: str, head: str | None = None, assets: Assets | None = None) ->
     now = read_side("the head", told.commit if head is not None else None)
     before = read_side("the base", told.base) if told.base is not None else None
     found = gates(now, before)
+    need = pictures.by_need(now, found)
     notes: list[str] = []
-    with opened(notes) as repo:
-        metrics: Changes = {}
-        params: Changes = {}
-        compare = repo is not None and before is not None and not told.unchanged
-        if compare:
-            metrics, params = (changes(repo, kind, before.commit, now.commit, notes) for kind in ("metrics", "params"))
-        need = pictures.by_need(now, found)
-        picture = pictures.section(now, need, repo, assets)
+    metrics: Changes = {}
+    params: Changes = {}
+    compared = False
+    # DVC draws in a process of its own, meanwhile.
+    with ThreadPoolExecutor(1) as pool:
+        plotted = pool.submit(plots.section, now, before, need, assets) if not told.unchanged else None
+        with opened(notes) as repo:
+            picture = pictures.section(now, need, repo, assets)
+            if repo is not None and before is not None and not told.unchanged:
+                new, old = (shown(repo, side, notes) for side in (now, before))
+                metrics, params = (changes(old[kind], new[kind]) for kind in ("metrics", "params"))
+                compared = True
     parts = [gates_section(found, now)]
-    if before is not None and not told.unchanged:
-        parts += _differences(now, before, metrics, params, compared=compare)
+    if compared:
+        parts += _differences(now, before, metrics, params)
     parts.append(latency.section(now, before))
-    if not told.unchanged:
-        parts.append(plots.section(now, before, need, assets))
+    if plotted is not None:
+        parts.append(plotted.result())
     parts.append(picture)
     # Broken files are found while sections are made: their sentences are complete only now.
     sentences = [*told.notes, *notes, *now.notes, *(before.notes if before is not None else ())]
@@ -58,12 +65,10 @@ def comment(base: str, head: str | None = None, assets: Assets | None = None) ->
     return compose([top, *parts, *(foot if told.compared else [])])
 
 
-def _differences(now: Side, before: Side, metrics: Changes, params: Changes, *, compared: bool) -> list[Section]:
+def _differences(now: Side, before: Side, metrics: Changes, params: Changes) -> list[Section]:
     # A model is new where it has figures now and had none, whether or not params.yaml had it.
     new = [model for model in now.models if model not in before.accuracy]
     removed = [model for model in before.models if model not in now.models]
-    if not compared:
-        return []
     both = [model for model in now.models if model not in new]
     moved = figures.moved_figures(metrics, now, both)
     fresh = [model for model in now.models if model not in before.models]

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.review.markdown import code
+from octavo.review.records import Side
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-__all__ = ["WORKSPACE", "Changes", "cached_file", "changes", "opened"]
+__all__ = ["WORKSPACE", "Changes", "Values", "cached_file", "changes", "opened", "shown"]
 
+# path -> what the file holds.
+Values = Mapping[str, Any]
 # path -> key -> (at the base, at the head); None where it is not there.
 Changes = Mapping[str, Mapping[str, tuple[Any, Any]]]
 WORKSPACE = "workspace"
@@ -44,33 +47,40 @@ def opened(notes: list[str]) -> Iterator[Repo | None]:
         yield repo
 
 
-def changes(repo: Repo, kind: str, base: str, head: str | None, notes: list[str]) -> Changes:
-    """What `dvc metrics diff` or `dvc params diff` has, flat.
+def shown(repo: Repo, side: Side, notes: list[str]) -> dict[str, Values]:
+    """What `dvc metrics show` and `dvc params show` have of one side: `metrics` and `params`.
+
+    Both at once: DVC reads dvc.yaml and dvc.lock of a commit anew each time that it turns to it, which takes longer than all else.
 
     Args:
-        kind: `metrics` or `params`.
-        base, head: commits; None is the working tree.
-        notes: gets a sentence for each file or side that DVC could not read.
+        notes: gets a sentence for each file that DVC could not read.
     """
     from dvc.exceptions import DvcException
     from scmrepo.exceptions import SCMError
 
+    found: dict[str, Values] = {"metrics": {}, "params": {}}
     try:
-        found = getattr(repo, kind).diff(a_rev=base, b_rev=head or WORKSPACE)
+        with _at(repo, side.commit):
+            for kind, values in found.items():
+                (result,) = getattr(repo, kind).show().values()
+                if "error" in result:
+                    notes.append(f"{code(f'dvc {kind} show')} fails for {side.name}: {code(result['error'])}.")
+                for path, one in result.get("data", {}).items():
+                    if "error" in one:
+                        notes.append(
+                            f"{code(path)} of {side.name} cannot be read by {code(f'dvc {kind} show')}: {code(one['error'])}."
+                        )
+                    else:
+                        values[Path(path).as_posix()] = one["data"]
     except (DvcException, SCMError) as error:
-        notes.append(f"{code(f'dvc {kind} diff')} fails: {code(error)}.")
-        return {}
-    for side, error in found.get("errors", {}).items():
-        where = "the base" if side == base else "the head"
-        broken = error if isinstance(error, Mapping) else {"": error}
-        for path, one in broken.items():
-            notes.append(f"{code(path) if path else 'DVC'} of {where} cannot be read by {code(f'dvc {kind} diff')}: {code(one)}.")
-    flat: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for path, keys in found.get("diff", {}).items():
-        flat[Path(path).as_posix()] = {
-            name: pair for key, one in keys.items() for name, pair in _flat(str(key), one.get("old"), one.get("new"))
-        }
-    return flat
+        notes.append(f"DVC does not read {side.name}: {code(error)}.")
+    return found
+
+
+def changes(base: Values, head: Values) -> Changes:
+    """What `dvc metrics diff` or `dvc params diff` has, flat: the keys that differ, by file."""
+    flat = {path: dict(_flat("", base.get(path, {}), head.get(path, {}))) for path in dict.fromkeys([*base, *head])}
+    return {path: keys for path, keys in flat.items() if keys}
 
 
 def cached_file(repo: Repo, folder: Path, commit: str | None) -> tuple[str, bytes | None] | None:
@@ -88,9 +98,7 @@ def cached_file(repo: Repo, folder: Path, commit: str | None) -> tuple[str, byte
     from scmrepo.exceptions import SCMError
 
     try:
-        from dvc.repo.brancher import switch
-
-        with switch(repo, commit) if commit is not None else nullcontext():
+        with _at(repo, commit):
             (out,) = repo.find_outs_by_path(repo.fs.abspath(folder.as_posix()), strict=True)
             if not out.hash_info:
                 return None
@@ -107,12 +115,20 @@ def cached_file(repo: Repo, folder: Path, commit: str | None) -> tuple[str, byte
         return None
 
 
+@contextmanager
+def _at(repo: Repo, commit: str | None) -> Iterator[None]:
+    """DVC looking at a commit's objects instead of the working tree; nothing is checked out."""
+    from dvc.repo.brancher import switch
+
+    with switch(repo, commit) if commit is not None else nullcontext():
+        yield
+
+
 def _flat(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """DVC gives a block that is on one side only as one value: here each key is one."""
     if isinstance(old, Mapping) or isinstance(new, Mapping):
         olds, news = (one if isinstance(one, Mapping) else {} for one in (old, new))
         for name in dict.fromkeys([*olds, *news]):
-            yield from _flat(f"{key}.{name}", olds.get(name), news.get(name))
+            yield from _flat(f"{key}.{name}" if key else str(name), olds.get(name), news.get(name))
         left = [None if isinstance(one, Mapping) else one for one in (old, new)]
         if any(one is not None for one in left):
             yield key, (left[0], left[1])
