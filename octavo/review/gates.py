@@ -37,7 +37,9 @@ class Gate:
     @property
     def moved(self) -> bool:
         """Whether it is judged by another bound than at the base."""
-        return self.now is not None and self.before is not None and self.before.asked != self.now.asked and bool(self.before.asked)
+        if self.now is None or self.before is None or self.now.bound is None or self.before.bound is None:
+            return False
+        return self.now.bound != self.before.bound
 
 
 def gates(head: Side, base: Side | None) -> list[Gate]:

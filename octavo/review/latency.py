@@ -65,17 +65,18 @@ def same_host(head: Record, base: Record) -> bool:
 def compared(model: str, head: Side, base: Side | None) -> list[Timed]:
     """Each median of a model at the head, with the base's of the same host where it has one."""
     record = head.latency.get(model, {})
-    before = base.latency.get(model, {}) if base is not None else {}
-    same, other = (before, {}) if same_host(record, before) else (_ledger(model, record, base), before)
+    recorded = base.latency.get(model, {}) if base is not None else {}
+    same, other = (recorded, {}) if same_host(record, recorded) else (_ledger(model, record, base), recorded)
     shown = _headline(record)
     found = []
     for key in (key for key in record if key.endswith(MEDIAN)):
         variant, _, setting = key.removesuffix(MEDIAN).partition(".")
         now = _median(record, key)
         if now is not None:
-            far, name = _number(other.get(key)), f"{variant}.{setting}.speedup"
+            before, name = _median(same, key), f"{variant}.{setting}.speedup"
+            far = _number(other.get(key)) if before is None else None
             speedups = _number(record.get(name)), _number(same.get(name))
-            found.append(Timed(model, variant, setting, now, _median(same, key), far, *speedups, setting == shown))
+            found.append(Timed(model, variant, setting, now, before, far, *speedups, setting == shown))
     return sorted(
         found, key=lambda one: (VARIANTS.index(one.variant) if one.variant in VARIANTS else len(VARIANTS), one.variant, one.setting)
     )
@@ -92,6 +93,13 @@ def section(head: Side, base: Side | None) -> Section:
     parts = ["### Latency", *told]
     if here and not moved:
         parts.append(f"Unchanged: {plural(len(here), 'median')}, measured on the same host.")
+    ledgers = [
+        model
+        for model in head.models
+        if any(one.before for one in found[model]) and not same_host(head.latency[model], base.latency.get(model, {}))
+    ]
+    if ledgers:
+        parts.append(f"{', '.join(map(code, ledgers))}: the base's ledger has this host's figures.")
     if moved:
         answers = {answer: sum(one.answer == answer for one in moved) for answer in (SLOWER, FASTER, NOISE)}
         said = ", ".join(f"{many} {answer}" for answer, many in answers.items() if many) or "no interval on file"
