@@ -53,17 +53,10 @@ def review(base: str = "main", head: str | None = None, assets: Assets | None = 
     text = comment(base, head, assets)
     assert text.startswith(MARKER + "\n")
     assert "Traceback" not in text
-    for line in text.splitlines():
-        # A table's rows have as many cells as its header: nothing in them ends one.
-        if line.startswith("| ---"):
-            width = line.count("|")
-        if line.startswith("|"):
-            cells = len(re.findall(r"(?<!\\)\|", line))
-            assert cells == (width if "width" in locals() and not line.startswith(HEADERS) else cells)
+    for several in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        # Rows have as many cells as their header: nothing in one ends it.
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in several.splitlines()}) == 1, several
     return text
-
-
-HEADERS = ("| model", "| parameter", "| variant")
 
 
 def part(text: str, title: str) -> str:
@@ -130,6 +123,15 @@ class TestComment:
         assert "| `road` | `int8 retained` | pass | 1.000 [0.999, 1.000] | 0.9 (**was 0.99**) |" in text
         assert "**3 gates are judged by another bound than at the base.**" in text
         assert "was judged by another bound" not in text
+
+    def test_parameters_that_nothing_was_run_with_are_said(self, project):
+        change_params(project, lambda models: models["road"]["int8"].update(method="minmax"))
+        changed = commit(project)
+        said = "**Not run since their parameters changed: `validate@road`.** The figures are those of the earlier parameters: `dvc repro`."
+        assert said in review()
+        assert said in review(head=changed)
+        sh(project, "dvc", "repro", "-q")
+        assert "Not run since" not in review()
 
     def test_a_bound_that_no_one_has_judged_by_is_said(self, project):
         change_params(project, lambda models: models["road"]["validate"]["gates"].update(retained=1.0))
@@ -418,7 +420,7 @@ class TestLatency:
 class TestPicturesAndPlots:
     @pytest.fixture
     def assets(self, tmp_path) -> Assets:
-        return Assets(tmp_path / "out/assets", None, tmp_path / "out")
+        return Assets(tmp_path / "out/assets", tmp_path / "out")
 
     def test_the_worst_picture_is_that_of_the_model_that_fails(self, project, assets):
         change_record(project, "faces", "accuracy", lose)
@@ -493,8 +495,11 @@ class TestPicturesAndPlots:
         assert "Drawing them takes `pip install octavo[review]`" in review(assets=assets)
 
     def test_names_of_files_stay_in_their_folder(self, assets):
-        assert assets.keep("../../x y|z.png", b"1") == "assets/_.._x_y_z.png"
-        assert Assets(assets.folder, "https://example.org/a/", assets.beside).keep("p.png", b"1") == "https://example.org/a/p.png"
+        assert assets.show("../../x y|z.png", b"1", "a](b") == "![a  b](assets/_.._x_y_z.png)"
+        at = Assets(assets.folder, url="https://example.org/a/")
+        assert at.show("p.png", b"1", "p") == "![p](https://example.org/a/p.png)"
+        packed = Assets(assets.folder, archive="https://example.org/run/1#artifacts")
+        assert packed.show("p.png", b"1", "p") == "[p: p.png](https://example.org/run/1#artifacts)"
 
 
 class TestCommandLine:
@@ -502,24 +507,22 @@ class TestCommandLine:
         change_record(project, "road", "accuracy", lose)
         main(["review", "--base", "main"])
         printed = capsys.readouterr().out
-        main(["review", "--base", "main", "-o", "out/comment.md"])
-        assert (
-            Path("out/comment.md").read_text() == printed.replace("2 files", "3 files")
-            or Path("out/comment.md").read_text() == printed
-        )
-        main(["review", "--base", "main", "-o", "out/c.md", "--assets", "out/a", "--assets-url", "https://example.org/1"])
-        assert "(https://example.org/1/road-worst.jpg)" in Path("out/c.md").read_text()
+        main(["review", "--base", "main", "-o", "../out/comment.md"])
+        assert Path("../out/comment.md").read_text() == printed
+        main(["review", "--base", "main", "-o", "../out/c.md", "--assets", "../out/a", "--assets-url", "https://example.org/1"])
+        assert "(https://example.org/1/road-worst.jpg)" in Path("../out/c.md").read_text()
+        assert Image.open("../out/a/road-worst.jpg").size == (64, 32)
 
     def test_a_url_without_a_folder(self, project, capsys):
         with pytest.raises(SystemExit) as stopped:
             main(["review", "--base", "main", "--assets-url", "https://example.org"])
         assert stopped.value.code == 2
-        assert "--assets-url without --assets" in capsys.readouterr().err
+        assert "--assets FOLDER" in capsys.readouterr().err
 
     def test_nothing_is_checked_out_or_left_behind(self, project):
         change_record(project, "road", "accuracy", lose)
         before = sh(project, "git", "status", "--porcelain", "--ignored")
-        review(assets=Assets(project.parent / "a", None, project.parent))
+        review(assets=Assets(project.parent / "a"))
         assert sh(project, "git", "status", "--porcelain", "--ignored") == before
 
 

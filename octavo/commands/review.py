@@ -24,15 +24,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", metavar="REVISION", help="a commit (default: the working tree)")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the comment there instead of printing it")
     parser.add_argument("--assets", type=Path, metavar="FOLDER", help="copy the worst picture and draw plots there")
-    parser.add_argument("--assets-url", metavar="URL", help="where readers find that folder (default: relative to the comment)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--assets-url", metavar="URL", help="of that folder, for its readers (default: relative to the comment)")
+    where.add_argument("--assets-archive", metavar="URL", help="of a page that offers the folder as one archive: it is linked")
 
 
 def run(chosen: argparse.Namespace) -> None:
     """Make it, print it or write it."""
-    if chosen.assets_url and not chosen.assets:
-        raise ParamsError("--assets-url without --assets", "name the folder, too: --assets FOLDER")
+    if (chosen.assets_url or chosen.assets_archive) and not chosen.assets:
+        raise ParamsError("an address of pictures without pictures", "name their folder, too: --assets FOLDER")
     beside = chosen.out.parent if chosen.out else Path()
-    assets = Assets(chosen.assets, chosen.assets_url, beside) if chosen.assets else None
+    assets = Assets(chosen.assets, beside, chosen.assets_url, chosen.assets_archive) if chosen.assets else None
     text = comment(chosen.base, chosen.head, assets)
     if chosen.out:
         write_text(chosen.out, text)

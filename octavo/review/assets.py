@@ -19,23 +19,32 @@ class Assets:
 
     Attributes:
         folder: on this machine.
-        url: of the folder, where the comment's readers find it; None where `beside` is enough.
-        beside: the folder that the comment lies in: references are relative to it.
+        beside: the folder that the comment lies in: references are relative to it, unless one of these is given.
+        url: of the folder, where a browser gets each file by its name.
+        archive: of a page that offers the folder as one archive, as CI services do: pictures are named and linked, not shown.
     """
 
     folder: Path
-    url: str | None
-    beside: Path
+    beside: Path = Path()
+    url: str | None = None
+    archive: str | None = None
 
-    def keep(self, name: str, content: bytes) -> str:
-        """Write a file, whole or not at all, and return what the comment says of it.
+    def show(self, name: str, content: bytes, words: str) -> str:
+        """Write a file, whole or not at all, and return the Markdown that shows it.
 
         Args:
             name: with what is odd in it made plain.
+            words: in place of the picture; what would be Markdown in them is left out.
+
+        Raises:
+            OutputError: the file cannot be written.
         """
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).lstrip(".")
+        words = "".join(letter if letter.isalnum() or letter in "._-,: " else " " for letter in words)
         with replace_file(self.folder / name) as temporary:
             temporary.write_bytes(content)
+        if self.archive is not None:
+            return f"[{words}: {name}]({self.archive})"
         if self.url is not None:
-            return f"{self.url.rstrip('/')}/{quote(name)}"
-        return quote(Path(os.path.relpath(self.folder / name, self.beside)).as_posix())
+            return f"![{words}]({self.url.rstrip('/')}/{quote(name)})"
+        return f"![{words}]({quote(Path(os.path.relpath(self.folder / name, self.beside)).as_posix())})"

@@ -9,11 +9,14 @@ from octavo.review.assets import Assets
 from octavo.review.gates import Gate, gates, summary
 from octavo.review.gates import section as gates_section
 from octavo.review.history import History, history
-from octavo.review.markdown import MARKER, Section, compose, plural
-from octavo.review.project import Changes, changes, opened, shown
+from octavo.review.markdown import MARKER, Section, code, compose, plural
+from octavo.review.project import Changes, changes, opened, seen
 from octavo.review.records import Side, read_side
 
 __all__ = ["comment"]
+
+# Stages that are named.
+STAGES = 6
 
 
 def comment(base: str, head: str | None = None, assets: Assets | None = None) -> str:
@@ -45,9 +48,12 @@ def comment(base: str, head: str | None = None, assets: Assets | None = None) ->
         plotted = pool.submit(plots.section, now, before, need, assets) if not told.unchanged else None
         with opened(notes) as repo:
             picture = pictures.section(now, need, repo, assets)
-            if repo is not None and before is not None and not told.unchanged:
-                new, old = (shown(repo, side, notes) for side in (now, before))
-                metrics, params = (changes(old[kind], new[kind]) for kind in ("metrics", "params"))
+            if repo is not None and not told.unchanged:
+                new = seen(repo, now, notes)
+                notes += _outdated(new.outdated)
+            if repo is not None and not told.unchanged and before is not None:
+                old = seen(repo, before, notes)
+                metrics, params = changes(old.metrics, new.metrics), changes(old.params, new.params)
                 compared = True
     parts = [gates_section(found, now)]
     if compared:
@@ -88,6 +94,13 @@ def _changed(found: list[Gate], metrics: Changes, params: Changes, told: History
     if told.base is not None and not told.unchanged:
         words.append(f"{plural(settings.count(params), 'parameter')} and {plural(_records(metrics), 'record')} of metrics changed.")
     return [" ".join(words)] if words else []
+
+
+def _outdated(stages: list[str]) -> list[str]:
+    if not stages:
+        return []
+    names = ", ".join(map(code, stages[:STAGES])) + (f" and {len(stages) - STAGES} more" if len(stages) > STAGES else "")
+    return [f"**Not run since their parameters changed: {names}.** The figures are those of the earlier parameters: `dvc repro`."]
 
 
 def _records(metrics: Changes) -> int:

@@ -59,11 +59,8 @@ def section(head: Side, models: Sequence[str], repo: Repo | None, assets: Assets
         if assets is None:
             parts.append(f"{told} (`--assets FOLDER` copies it; `dvc plots show` has all).")
         else:
-            reference = assets.keep(f"{model}-worst{Path(name).suffix.lower()}", content)
-            parts += [
-                f"{told}, what is annotated, FP32 and INT8 side by side.",
-                f"![{_plain(model)}: the worst picture]({reference})",
-            ]
+            parts.append(f"{told}, what is annotated, FP32 and INT8 side by side.")
+            parts.append(assets.show(f"{model}-worst{Path(name).suffix.lower()}", content, f"{model}: the worst picture"))
         return Section("\n\n".join(parts))
     if missing:
         return Section("\n\n".join(["### Worst picture", *_pull(missing)]))
@@ -83,7 +80,3 @@ def _pull(missing: Sequence[tuple[str, Path]]) -> list[str]:
     folders = " ".join(folder.as_posix() for _, folder in missing[:4])
     models = ", ".join(code(model) for model, _ in missing[:4]) + (" ..." if len(missing) > 4 else "")
     return [f"The pictures of {models} are not in DVC's cache here: {code(f'dvc pull {folders}', 400)} brings them."]
-
-
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "._- " else " " for letter in name)

@@ -62,8 +62,8 @@ def section(head: Side, base: Side | None, models: Sequence[str], assets: Assets
         except (ValueError, RuntimeError) as error:
             parts.append(f"{code(path)} cannot be drawn: {code(error)}.")
             continue
-        reference = assets.keep(f"{Path(path).parent.name}-{Path(path).stem}.png", png)
-        parts.append(f"![{Path(path).stem}]({reference})")
+        model, kind = Path(path).parent.name, Path(path).stem
+        parts.append(assets.show(f"{model}-{kind}.png", png, f"{model}: {kind}"))
     alone = [path for path, with_base in chosen.items() if not with_base]
     left = [path for path in alone if path.endswith(TRADEOFF)] if base is not None else []
     if left:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,8 @@ from octavo.review.records import Side
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-__all__ = ["WORKSPACE", "Changes", "Values", "cached_file", "changes", "opened", "shown"]
+__all__ = ["WORKSPACE", "Changes", "Seen", "cached_file", "changes", "opened", "seen"]
 
-# path -> what the file holds.
-Values = Mapping[str, Any]
 # path -> key -> (at the base, at the head); None where it is not there.
 Changes = Mapping[str, Mapping[str, tuple[Any, Any]]]
 WORKSPACE = "workspace"
@@ -47,21 +46,36 @@ def opened(notes: list[str]) -> Iterator[Repo | None]:
         yield repo
 
 
-def shown(repo: Repo, side: Side, notes: list[str]) -> dict[str, Values]:
-    """What `dvc metrics show` and `dvc params show` have of one side: `metrics` and `params`.
+@dataclass
+class Seen:
+    """What DVC has of one side.
 
-    Both at once: DVC reads dvc.yaml and dvc.lock of a commit anew each time that it turns to it, which takes longer than all else.
+    Attributes:
+        metrics, params: by file, as `dvc metrics show` and `dvc params show` have them.
+        outdated: names of stages whose parameters have changed since they ran: dvc.lock has others than params.yaml.
+    """
+
+    metrics: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    outdated: list[str] = field(default_factory=list)
+
+
+def seen(repo: Repo, side: Side, notes: list[str]) -> Seen:
+    """Ask DVC for one side.
+
+    All at once: it reads dvc.yaml and dvc.lock of a commit anew each time that it turns to it, which takes longer than all else.
 
     Args:
         notes: gets a sentence for each file that DVC could not read.
     """
+    from dvc.dependency.param import ParamsDependency
     from dvc.exceptions import DvcException
     from scmrepo.exceptions import SCMError
 
-    found: dict[str, Values] = {"metrics": {}, "params": {}}
+    found = Seen()
     try:
         with _at(repo, side.commit):
-            for kind, values in found.items():
+            for kind, values in (("metrics", found.metrics), ("params", found.params)):
                 (result,) = getattr(repo, kind).show().values()
                 if "error" in result:
                     notes.append(f"{code(f'dvc {kind} show')} fails for {side.name}: {code(result['error'])}.")
@@ -72,12 +86,15 @@ def shown(repo: Repo, side: Side, notes: list[str]) -> dict[str, Values]:
                         )
                     else:
                         values[Path(path).as_posix()] = one["data"]
+            for stage in repo.index.stages:
+                if any(isinstance(dep, ParamsDependency) and dep.status() for dep in stage.deps):
+                    found.outdated.append(stage.addressing)
     except (DvcException, SCMError) as error:
         notes.append(f"DVC does not read {side.name}: {code(error)}.")
     return found
 
 
-def changes(base: Values, head: Values) -> Changes:
+def changes(base: Mapping[str, Any], head: Mapping[str, Any]) -> Changes:
     """What `dvc metrics diff` or `dvc params diff` has, flat: the keys that differ, by file."""
     flat = {path: dict(_flat("", base.get(path, {}), head.get(path, {}))) for path in dict.fromkeys([*base, *head])}
     return {path: keys for path, keys in flat.items() if keys}
