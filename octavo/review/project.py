@@ -14,6 +14,7 @@ from octavo.review.records import Side
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+    from dvc.stage import Stage
 
 __all__ = ["WORKSPACE", "Changes", "Seen", "cached_file", "changes", "opened", "seen"]
 
@@ -68,7 +69,6 @@ def seen(repo: Repo, side: Side, notes: list[str]) -> Seen:
     Args:
         notes: gets a sentence for each file that DVC could not read.
     """
-    from dvc.dependency.param import ParamsDependency
     from dvc.exceptions import DvcException
     from scmrepo.exceptions import SCMError
 
@@ -86,9 +86,9 @@ def seen(repo: Repo, side: Side, notes: list[str]) -> Seen:
                         )
                     else:
                         values[Path(path).as_posix()] = one["data"]
-            for stage in repo.index.stages:
-                if any(isinstance(dep, ParamsDependency) and dep.status() for dep in stage.deps):
-                    found.outdated.append(stage.addressing)
+            # Of a commit DVC has the way from this folder to the root of its objects before the name.
+            names = [stage.addressing for stage in repo.index.stages if _outdated(repo, stage)]
+            found.outdated = [name.rpartition("dvc.yaml:")[2] for name in names]
     except (DvcException, SCMError) as error:
         notes.append(f"DVC does not read {side.name}: {code(error)}.")
     return found
@@ -130,6 +130,20 @@ def cached_file(repo: Repo, folder: Path, commit: str | None) -> tuple[str, byte
             return name, path.read_bytes() if path.is_file() else None
     except (DvcException, SCMError, OSError, ValueError):
         return None
+
+
+def _outdated(repo: Repo, stage: Stage) -> bool:
+    """Whether dvc.lock has other parameters of a stage than its files have; DVC's own `status` looks into the working tree only."""
+    from dvc.dependency.param import ParamsDependency, read_param_file
+
+    for dep in (dep for dep in stage.deps if isinstance(dep, ParamsDependency) and dep.params):
+        try:
+            now = read_param_file(repo.fs, dep.fs_path, list(dep.params), flatten=True)
+        except OSError:
+            continue
+        if json.dumps(now, sort_keys=True, default=str) != json.dumps(dep.hash_info.value or {}, sort_keys=True, default=str):
+            return True
+    return False
 
 
 @contextmanager
