@@ -276,6 +276,7 @@ class TestWhatCannotBeRead:
     def test_a_model_that_nobody_has_measured(self, project):
         change_params(project, lambda models: models.update(lanes=models["road"]))
         text = review()
+        assert text.splitlines()[2] == "## Octavo: all 23 gates pass, 1 model without figures"
         assert "`lanes` has no figures in the head: `dvc repro` measures it." in text
         assert "`lanes` has no latency in the head" in text
 
@@ -313,6 +314,14 @@ class TestWhatCannotBeRead:
         assert "`metrics/road/accuracy.json` of the head holds no record" in text
         assert "`faces` has no latency in the head" in text
 
+    def test_what_is_not_a_number_is_shown(self, project):
+        change_record(
+            project, "road", "accuracy", lambda record: record.update({"int8.miou": float("nan"), "int8.retained": float("nan")})
+        )
+        text = review()
+        assert "| `road` | `int8 miou` | 0.8241 | nan | +nan |" in text
+        assert "`road int8.gate.retained` was judged by another bound" in text
+
     def test_broken_params(self, project):
         (project / "params.yaml").write_text("models: {road: [}")
         bad = commit(project)
@@ -322,6 +331,18 @@ class TestWhatCannotBeRead:
         sh(project, "git", "checkout", "-q", "main", "--", "params.yaml")
         commit(project)
         assert "`params.yaml` of the base is not readable YAML" in review(bad)
+
+    @pytest.mark.parametrize("broken", ["stages: [", "stages: {validate: {}}", "<<<<<<< ours"])
+    def test_a_broken_pipeline(self, project, broken):
+        good = (project / "dvc.yaml").read_text()
+        (project / "dvc.yaml").write_text(broken)
+        bad = commit(project)
+        for text in (review(), review("main", bad)):
+            assert re.search(r"`dvc metrics show` fails for the head|DVC does not read the head", text)
+            assert "all 23 gates pass" in text
+        (project / "dvc.yaml").write_text(good)
+        commit(project)
+        assert re.search(r"`dvc metrics show` fails for the base|DVC does not read the base", review(bad))
 
     def test_odd_names_break_nothing(self, project):
         odd = "net|v1 `x` <b>@all</b> [l](u)"

@@ -65,7 +65,14 @@ def comment(base: str, head: str | None = None, assets: Assets | None = None) ->
     # Broken files are found while sections are made: their sentences are complete only now.
     sentences = [*told.notes, *notes, *now.notes, *(before.notes if before is not None else ())]
     top = Section(
-        "\n\n".join([MARKER, f"## Octavo: {summary(found)}", *_changed(found, metrics, params, told), *dict.fromkeys(sentences)])
+        "\n\n".join(
+            [
+                MARKER,
+                f"## Octavo: {summary(found, sum(model not in now.accuracy for model in now.models))}",
+                *_changed(found, metrics, params, told),
+                *dict.fromkeys(sentences),
+            ]
+        )
     )
     foot = [Section(f"---\n{told.compared[:1].upper()}{told.compared[1:]}; `octavo review --base REVISION` makes this comment.")]
     return compose([top, *parts, *(foot if told.compared else [])])

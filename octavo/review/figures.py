@@ -88,7 +88,8 @@ def section(changed: list[Change], new: list[str], removed: list[str], head: Sid
     """
     told = [f"New: {code(model)}, without figures at the base to compare with." for model in new]
     told += [f"Removed: {code(model)}." for model in removed]
-    visible = [one for one in changed if one.difference is None or abs(one.difference) >= SMALLEST]
+    # Written so that what is not a number is shown.
+    visible = [one for one in changed if one.difference is None or not abs(one.difference) < SMALLEST]
     hidden = len(changed) - len(visible)
     first = sorted((one for one in visible if one.headline), key=lambda one: -one.weight)
     shown, rest = first[:SHOWN], first[SHOWN:] + [one for one in visible if not one.headline]

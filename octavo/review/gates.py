@@ -53,20 +53,23 @@ def gates(head: Side, base: Side | None) -> list[Gate]:
     return sorted(found, key=lambda one: (one.now.order if one.now else 1, not one.lost, not one.moved))
 
 
-def summary(found: Sequence[Gate]) -> str:
-    """`1 gate fails, 2 inconclusive, 50 pass`."""
-    if not found:
-        return "no gate was judged"
+def summary(found: Sequence[Gate], unmeasured: int) -> str:
+    """`1 gate fails, 2 inconclusive, 50 pass`.
+
+    Args:
+        unmeasured: models without figures; a headline must not sound as if their gates had passed.
+    """
     count = Counter(one.now.answer if one.now else "gone" for one in found)
     failing, passing = count.pop(FAIL, 0), count.pop(PASS, 0)
     words = [f"{plural(failing, 'gate')} {'fails' if failing == 1 else 'fail'}" if failing else "no gate fails"]
-    words += [
-        f"{many} {answer}" if answer in (INCONCLUSIVE, "no-labels", "gone") else f"{many} {code(answer)}"
-        for answer, many in count.items()
-    ]
-    if passing == len(found):
-        return f"{'all ' if passing > 1 else ''}{plural(passing, 'gate')} pass{'' if passing > 1 else 'es'}"
-    return ", ".join([*words, *([f"{passing} pass"] if passing else [])])
+    words += [f"{many} {answer if answer == 'gone' else _word(answer)}" for answer, many in count.items()]
+    words += [f"{passing} pass"] if passing else []
+    if found and passing == len(found):
+        words = [f"all {plural(passing, 'gate')} pass" if passing > 1 else "1 gate passes"]
+    elif not found:
+        words = ["no gate was judged"]
+    words += [f"{plural(unmeasured, 'model')} without figures"] if unmeasured else []
+    return ", ".join(words)
 
 
 def section(found: Sequence[Gate], head: Side) -> Section:
