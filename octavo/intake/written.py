@@ -92,7 +92,7 @@ def _models(params: Path) -> list[str] | None:
         return None
     try:
         content = yaml.safe_load(params.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ParamsError(f"{params} is not readable YAML: {' '.join(str(error).split())}", "mend the line named above") from error
     if content is None:
         return None
