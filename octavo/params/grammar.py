@@ -132,7 +132,7 @@ class Params(Block):
     """The whole file."""
 
     models: dict[str, ModelSpec] = Field(min_length=1)
-    # Folders that paths of this file may lead to, besides the project's own (`octavo.params.places`).
+    # Folders, or files, that paths of this file may lead to, besides the project's folder (`octavo.params.places`).
     allow_outside: tuple[str, ...] = ()
 
     @field_validator("models")

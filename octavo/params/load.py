@@ -54,7 +54,7 @@ def load(path: str | Path = "params.yaml", project: str | Path | None = None) ->
     if strays:
         raise ParamsError(
             f"{path}:\n" + "\n".join(f"  {key}: {stray} lies outside the project {folders[0]}" for key, stray in strays),
-            f"move it there, or allow the folder that holds it at the top of {path}: `allow_outside: [{_folder(strays[0][1])}]`",
+            f"move it there, or allow it, or a folder that holds it, at the top of {path}: `allow_outside: [{strays[0][1]}]`",
         )
     return params
 
@@ -225,11 +225,6 @@ def _choices(schema: Any) -> list[str]:
     if typing.get_origin(schema) is typing.Literal:
         return [str(choice) for choice in typing.get_args(schema)]
     return [choice for argument in typing.get_args(schema) for choice in _choices(argument)]
-
-
-def _folder(path: str) -> str:
-    """The folder of a file by its name; a name without suffix is a folder's."""
-    return str(Path(path).parent) if Path(path).suffix else path
 
 
 def _kind(value: Any) -> str:
