@@ -1,6 +1,7 @@
 # make repro   the pipeline, from nothing: environment, data, models, evidence, table
 # make test    the tests          make lint   style and import contract
 # make release MODEL=road VERSION=v1.0.0    git tags for a model that may be released (docs/registry.md)
+# make audit   known vulnerabilities of what the locks pin
 # make lock    pin the dependencies again (after a change of pyproject.toml)
 # EXTRA=gpu takes onnxruntime-gpu; RUN is put before every stage's command (a container, say).
 SHELL := /bin/bash
@@ -11,7 +12,7 @@ VENV ?= .venv
 READY := $(VENV)/.ready-$(EXTRA)
 IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 
-.PHONY: repro setup test lint format release lock clean
+.PHONY: repro setup test lint format release audit lock clean
 
 repro: $(READY)
 	@$(IN_VENV) OCTAVO_RUN="$(RUN)" dvc repro $(STAGES)
@@ -32,6 +33,11 @@ format: $(READY)
 
 release: $(READY)
 	@$(IN_VENV) python -m octavo release "$(MODEL)" "$(VERSION)" $(ARGS)
+
+# Strict: what the service does not know or cannot be asked about is a failure, not a pass. Nothing is installed or built.
+audit: $(READY)
+	@$(IN_VENV) bash -c 'code=0; for lock in requirements/*.txt; do echo "$$lock"; \
+		pip-audit --strict --require-hashes --disable-pip -r "$$lock" $(ARGS) || code=1; done; exit $$code'
 
 # uv installs about five times faster than pip; where it cannot (another index set up for pip alone), pip does the same from
 # the same hashed lock.
