@@ -48,7 +48,9 @@ def read_shape(path: str | Path) -> tuple[int, int]:
         # Behind the pixels of a PNG Pillow finds EXIF data only by decoding them all.
         exif = Image.Image.getexif(image) if image.format == "PNG" and b"eXIf" not in data else image.getexif()
         columns, rows = image.size
-        return (columns, rows) if exif.get(ExifTags.Base.Orientation) in _TURNED else (rows, columns)
+        # Of a TIFF Pillow gives the size turned already.
+        turned = exif.get(ExifTags.Base.Orientation) in _TURNED and image.format != "TIFF"
+        return (columns, rows) if turned else (rows, columns)
 
 
 def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> np.ndarray:

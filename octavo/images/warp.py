@@ -72,7 +72,4 @@ def warped(image: np.ndarray, spec: Input, points: Points | None, interpolation:
     except ValueError as error:
         raise DataError(f"{error}: {list(points[0])}", "correct the landmarks") from error
     height, width = spec.size
-    try:
-        return cv2.warpAffine(image, matrix, (width, height), flags=interpolation)
-    except cv2.error as error:  # a side above 32766 pixels
-        raise DataError(f"an image of {image.shape[0]}x{image.shape[1]} pixels cannot be warped", "make it smaller") from error
+    return cv2.warpAffine(image, matrix, (width, height), flags=interpolation)
