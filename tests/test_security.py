@@ -282,6 +282,7 @@ class TestBombs:
         with pytest.raises(DataError, match=r"mask\.png is too large"):
             Mask(tmp_path / "mask.png", {}, None, {}).read((40, 48), 2, None)
 
+    @pytest.mark.filterwarnings("ignore:Image size")
     def test_a_deployed_model(self, tmp_path):
         data = png(12000, 12000)
         (tmp_path / "large.png").write_bytes(data)
@@ -741,6 +742,13 @@ class TestPackages:
             artifacts(package)
         with pytest.raises(SourceError, match="is no manifest"):
             read_manifest(package / "int8")
+
+    def test_an_input_that_would_fill_the_memory(self, package):
+        manifest = read_json(package / "int8/manifest.json")
+        manifest["inputs"][0]["shape"] = [1, 3, 10**6, 10**6]
+        write_json(package / "int8/manifest.json", manifest)
+        with pytest.raises(SourceError, match="1x3x1000000x1000000: nobody feeds that"):
+            load_package(package, variant="int8")
 
     def test_a_body_elsewhere(self, tmp_path):
         (tmp_path / "fp32").mkdir()
