@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.errors import DataError
-from octavo.params.block import MAX_PIXELS
 from octavo.params.grammar import Input
 
 __all__ = ["Frame"]
@@ -37,8 +36,7 @@ class Frame:
         """For a photo of rows x columns pixels.
 
         Raises:
-            DataError: the photo is smaller than the crop and nothing in the spec resizes it, so narrow that resizing its shorter
-                side gives an absurd number of pixels, or turned as well as resized.
+            DataError: the photo is smaller than the crop and nothing in the spec resizes it, or it is turned as well as resized.
         """
         height, width = spec.size
         rule, inner, offset = spec.resize, (rows, columns), (0, 0)
@@ -53,11 +51,6 @@ class Frame:
             # torchvision.transforms.Resize(int): the longer side is truncated, not rounded.
             short = rule.to or min(height, width)
             inner = (short, int(short * columns / rows)) if rows <= columns else (int(short * rows / columns), short)
-            if inner[0] * inner[1] > MAX_PIXELS:
-                raise DataError(
-                    f"an image of {rows}x{columns} pixels would be resized to {inner[0]}x{inner[1]}",
-                    "remove it, or use another `input.resize` than `rule: shorter`: the longer side grows with the shorter",
-                )
         elif rule.rule == "letterbox":
             factor = min(height / rows, width / columns)
             inner = max(1, round(rows * factor)), max(1, round(columns * factor))
