@@ -2,6 +2,7 @@
 # make test    the tests          make lint   style and import contract
 # make release MODEL=road VERSION=v1.0.0    git tags for a model that may be released (docs/registry.md)
 # make push    outputs and the run-cache to the DVC remote; make pull [MODEL=road] brings them (docs/remotes.md)
+# make audit   known vulnerabilities of what the locks pin
 # make lock    pin the dependencies again (after a change of pyproject.toml)
 # EXTRA=gpu takes onnxruntime-gpu; RUN is put before every stage's command (a container, say).
 SHELL := /bin/bash
@@ -12,7 +13,7 @@ VENV ?= .venv
 READY := $(VENV)/.ready-$(EXTRA)
 IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 
-.PHONY: repro setup test lint format release push pull lock clean
+.PHONY: repro setup test lint format release push pull audit lock clean
 
 repro: $(READY)
 	@$(IN_VENV) OCTAVO_RUN="$(RUN)" dvc repro $(STAGES)
@@ -39,6 +40,11 @@ push: $(READY)
 
 pull: $(READY)
 	@$(IN_VENV) python -m octavo pull "$(MODEL)" $(ARGS)
+
+# Strict: what the service does not know or cannot be asked about is a failure, not a pass. Nothing is installed or built.
+audit: $(READY)
+	@$(IN_VENV) bash -c 'code=0; for lock in requirements/*.txt; do echo "$$lock"; \
+		pip-audit --strict --require-hashes --disable-pip -r "$$lock" $(ARGS) || code=1; done; exit $$code'
 
 # uv installs about five times faster than pip; where it cannot (another index set up for pip alone), pip does the same from
 # the same hashed lock.

@@ -64,7 +64,10 @@ def main() -> None:
         model = camvid(chosen, weights)
     else:
         model = mobilenet(chosen)
-    (chosen.work / "params.yaml").write_text(yaml.safe_dump({"models": {chosen.name: model}}, sort_keys=False), encoding="utf-8")
+    outside = [str(chosen.data), str(chosen.weights.absolute())]
+    (chosen.work / "params.yaml").write_text(
+        yaml.safe_dump({"allow_outside": outside, "models": {chosen.name: model}}, sort_keys=False), encoding="utf-8"
+    )
     for stage in STAGES:
         if stage in STAGES[:4] and (chosen.work / "models" / chosen.name / made_by(stage)).is_dir():
             continue

@@ -6,6 +6,7 @@ Reading one needs no package that edits graphs: a service reads manifests, too (
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ __all__ = ["block_hash", "model_bytes", "own_manifest", "read_manifest", "recomm
 
 # What else can run a file that was laid out for one runtime; the CPU comes last and runs everything.
 _FIRST = {"openvino": ("openvino",), "tensorrt": ("tensorrt", "cuda")}
+
+
+# What a variant's folder may hold of the model: `_files`.
+_OWN = re.compile(re.escape(MODEL) + r"[A-Za-z0-9._-]*")
 
 
 def block_hash(block: Block) -> str:
@@ -125,15 +130,21 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a variant's folder, after checking that the model is the one it describes.
 
     Raises:
-        SourceError: there is none, or the model file, or its external data, is another one or damaged.
+        SourceError: there is none, it names files elsewhere, or the model file, or its external data, is another one or damaged.
     """
     folder = Path(folder)
     try:
         manifest = read_json(folder / MANIFEST)
+        strays = [name for name in (*manifest["files"], manifest["file"]) if not _OWN.fullmatch(name)]
+        if strays:
+            raise SourceError(
+                f"{folder / MANIFEST} names the file {strays[0]!r}, which is none of a variant's folder",
+                "fetch the model again, from who made it",
+            )
         found = {name: sha256_file(folder / name) for name in manifest["files"]}
     except FileNotFoundError as error:
         raise SourceError(f"{error.filename}: no such file", "run `dvc repro` to make it, or `dvc pull` to fetch it") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(f"{folder / MANIFEST} is no manifest of this version: {error!r}", "run `dvc repro`") from error
     other = [name for name, digest in manifest["files"].items() if found[name] != digest]
     if other:

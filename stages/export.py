@@ -4,7 +4,6 @@ Reads `task`, `source`, `input` and `data.calibration` of params.yaml.
 """
 
 from itertools import islice
-from pathlib import Path
 
 from octavo import cli
 from octavo.files import replace_dir, sha256_path
@@ -39,8 +38,7 @@ def main() -> None:
             session = Session(runs["fp32"])
         refuse_fixed_sides(session.input_shapes[fetched.input_name], spec.input, f"models.{chosen.model}.input")
         made = {
-            # The file's name without its folder: where it lay on this machine is nobody's business.
-            "source": spec.source.model_dump(mode="json") | {"file": Path(spec.source.file).name},
+            "source": spec.source.recorded(),
             "file_sha256": sha256_path(spec.source.file),
             "input": block_hash(spec.input),
             "notes": fetched.notes,

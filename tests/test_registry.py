@@ -93,7 +93,7 @@ def made(tmp_path_factory) -> Path:
     params = project_params()
     for purpose in params["models"]["small"]["data"].values():
         purpose["path"] = f"../{purpose['path']}"
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    (folder / "params.yaml").write_text(yaml.safe_dump(params | {"allow_outside": ["../images"]}))
     (folder / ".gitignore").write_text("/models/*/package\n__pycache__\n/metrics/*/pictures\n")
     # The project's own stage; what it packages lies in git here, so that nothing else has to run.
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["package"]

@@ -69,7 +69,7 @@ def test_commands_run_through_octavo_run_and_figures_are_in_git(name):
 def test_the_room_finder_can_find(tmp_path):
     script = tmp_path / "s.py"
     script.write_text("from octavo.images.decode import read_image\n")
-    assert imported_rooms(script) == {"octavo/images", "octavo/errors.py"}
+    assert imported_rooms(script) == {"octavo/images", "octavo/params", "octavo/errors.py"}
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -40,6 +40,7 @@ function readConfig(folder) {
 
 // The file, once its hash is the one in runtime.json: a truncated download must not become a strange answer.
 function verified(folder, entry) {
+  if (!/^[a-z0-9_]+\/model\.onnx$/.test(entry.file)) throw new Refused(`${entry.file} is no file of a package`);
   const file = path.join(folder, entry.file);
   if (!fs.existsSync(file)) throw new Refused(`${entry.file}: no such file`);
   const found = createHash('sha256').update(fs.readFileSync(file)).digest('hex');

@@ -150,7 +150,7 @@ class Statistics:
                 arrays = {key: archive[key] for key in _ARRAYS}
         except FileNotFoundError as error:
             raise CalibrationError(f"{folder} has no statistics: {error.filename} is missing", "run the calibrate stage") from error
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, MemoryError, RecursionError, zipfile.BadZipFile) as error:
             raise CalibrationError(f"{folder} holds damaged statistics: {error}", "run the calibrate stage again") from error
         loaded = cls(origin=origin)
         bin_at = channel_at = 0

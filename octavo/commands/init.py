@@ -48,7 +48,9 @@ def run(chosen: argparse.Namespace) -> None:
     )
     with working(f"looking at {chosen.model} and {chosen.data}"):
         entry = entry_of(request)
-    append_entry(chosen.params, name, entry.lines)
+    append_entry(chosen.params, name, entry.lines, entry.outside)
+    for path in entry.outside:
+        say(f"note: {path} lies outside of the project: `allow_outside` names it now")
     for note in entry.notes:
         say(f"note: {note}")
     say(f"{chosen.params}: model {name!r} added, {entry.guesses} guesses in it: each is marked `# guess:`, look at them first")

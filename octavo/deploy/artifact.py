@@ -45,7 +45,7 @@ class Artifact:
         try:
             artifact = cls(folder, read_json(path))
             _ = artifact.task, artifact.spec, artifact.variant
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
             told = "; ".join(str(error).splitlines()[:3]) if isinstance(error, ValidationError) else repr(error)
             raise SourceError(
                 f"{path} is no manifest that this version reads: {told}", "update octavo, or pull it again"

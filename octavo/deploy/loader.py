@@ -22,6 +22,7 @@ from octavo.errors import DataError, ModelRunError, OctavoError, SourceError
 from octavo.images.preprocess import preprocess
 from octavo.images.warp import Points
 from octavo.manifest import read_manifest
+from octavo.params.block import MAX_PIXELS
 from octavo.runtime.host import cores
 from octavo.runtime.providers import provider_warning, usable_providers
 from octavo.runtime.session import Session
@@ -46,6 +47,7 @@ class Model:
         provider: short name of the execution provider.
         reason: why this variant.
         fallbacks: variants that were to be taken before it, or left aside, each with the reason.
+        max_pixels: images of more are refused before they are decoded.
     """
 
     artifact: Artifact
@@ -53,6 +55,7 @@ class Model:
     provider: str
     reason: str = ""
     fallbacks: Mapping[str, str] = field(default_factory=dict)
+    max_pixels: int = MAX_PIXELS
 
     @cached_property
     def _predict(self) -> Predictor:
@@ -105,10 +108,10 @@ class Model:
 
     def outputs(self, image: Picture, points: Points | None = None) -> dict[str, np.ndarray]:
         """The graph's outputs on one image, by name; of an embedding with `flip` the mean of its own and its mirror's."""
-        return self._run(pixels_of(image, "the image"), points, "the image")
+        return self._run(pixels_of(image, "the image", self.max_pixels), points, "the image")
 
     def _one(self, image: Picture, points: Points | None, called: str) -> Prediction:
-        pixels = pixels_of(image, called)
+        pixels = pixels_of(image, called, self.max_pixels)
         return self._predict(self._run(pixels, points, called), pixels.shape[:2])
 
     def _run(self, pixels: np.ndarray, points: Points | None, called: str) -> dict[str, np.ndarray]:
@@ -123,6 +126,7 @@ def load(
     provider: str | None = None,
     threads: int = 0,
     measure: bool | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Model:
     """Open the best variant for this machine.
 
@@ -136,6 +140,7 @@ def load(
         provider: execution provider (`cpu`, `cuda`, ...); None takes each variant's recommended ones that are there.
         threads: intra-op threads of a run; 0: one a core.
         measure: True: always time; False: never, the first of the chain is taken where no figures are; None: where needed.
+        max_pixels: images of more are refused before they are decoded; a pixel takes 3 bytes.
 
     Raises:
         SourceError: there is no model in the folder, or not that variant.
@@ -146,7 +151,7 @@ def load(
         raise SourceError(f"{folder} has no variant {variant!r}", f"it has: {', '.join(found)}")
     if provider is None and provider_warning():
         _LOG.warning("%s: %s", folder, provider_warning())
-    opener = _Opener(provider, threads or cores())
+    opener = _Opener(provider, threads or cores(), max_pixels)
     if variant is not None:
         return opener.open(found[variant], "asked for")
     left_aside = {name: f"validation failed {', '.join(one.failed)}" for name, one in found.items() if one.failed}
@@ -174,11 +179,13 @@ class _Opener:
     Attributes:
         asked: an execution provider, or None.
         threads: of a run.
+        max_pixels: of an image.
         opened: sessions by variant, checked; or the error.
     """
 
     asked: str | None
     threads: int
+    max_pixels: int
     opened: dict[str, tuple[Session, str] | OctavoError] = field(default_factory=dict)
 
     def providers(self, artifact: Artifact) -> list[str]:
@@ -202,7 +209,7 @@ class _Opener:
 
     def open(self, artifact: Artifact, reason: str, fallbacks: Mapping[str, str] | None = None) -> Model:
         session, provider = self.session(artifact)
-        return Model(artifact, session, provider, reason, dict(fallbacks or {}))
+        return Model(artifact, session, provider, reason, dict(fallbacks or {}), self.max_pixels)
 
     def _session(self, artifact: Artifact) -> tuple[Session, str]:
         read_manifest(artifact.folder)

@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from octavo.errors import DataError
-from octavo.images.decode import decode, read_image
+from octavo.images.decode import decode, read_image, refuse_large
+from octavo.params.block import MAX_PIXELS
 
 __all__ = ["Picture", "listed", "pixels_of"]
 
@@ -28,21 +29,23 @@ def listed(images: Iterable[Picture]) -> list[Picture]:
     return list(images)
 
 
-def pixels_of(image: Picture, called: str) -> np.ndarray:
+def pixels_of(image: Picture, called: str, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """A picture as uint8, rows x columns x 3, RGB, turned as its EXIF orientation says.
 
     Args:
         image: in any form.
         called: what errors call it.
+        max_pixels: of what is decoded here; arrays are taken as they are.
 
     Raises:
-        DataError: it is none, or cannot be read.
+        DataError: it is none, cannot be read, or is larger.
     """
     if isinstance(image, bytes):
-        return decode(image, called)
+        return decode(image, called, max_pixels)
     if isinstance(image, (str, PathLike)):
-        return read_image(image)
+        return read_image(image, max_pixels)
     if isinstance(image, Image.Image) and image.mode[:1] not in ("I", "F"):
+        refuse_large(image, called, max_pixels)
         return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
         return image

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from octavo.errors import ModelRunError
+from octavo.errors import ModelRunError, SourceError
 from octavo.layout import INT8_VARIANTS, MODEL
 from octavo.params.preprocessing import Input
 from octavo.runtime.session import Session
@@ -42,6 +42,8 @@ _SAMPLES = 64
 # multiplies in TF32, FP16 on one accumulates in half precision.
 _MARGIN = 4.0
 _FLOOR = {"fp32": 0.01, "fp16": 0.02, **dict.fromkeys(INT8_VARIANTS, 0.05)}
+# Elements of the tensor: a manifest is somebody's text, and says how many are made. A batch of ten of the largest inputs.
+_MOST = 10 * 3 * 8192 * 8192
 # An output that the same file's two graphs disagree on this much (a choice of boxes that flips) checks nothing.
 _LARGEST = 0.5
 
@@ -52,11 +54,18 @@ class _Runs(Protocol):
 
 
 def check_shape(manifest: Mapping[str, Any]) -> tuple[int, ...]:
-    """Shape of the self-check's tensor: what the graph fixes, else a batch of 1 and `preprocessing.size`."""
+    """Shape of the self-check's tensor: what the graph fixes, else a batch of 1 and `preprocessing.size`.
+
+    Raises:
+        SourceError: it is absurdly large.
+    """
     spec = Input.model_validate(manifest["preprocessing"])
     asked = (1, spec.channels, *spec.size) if spec.layout == "nchw" else (1, *spec.size, spec.channels)
     fixed = image_input(manifest)["shape"] or asked
-    return tuple(dim if isinstance(dim, int) and dim > 0 else wanted for dim, wanted in zip(fixed, asked, strict=True))
+    shape = tuple(dim if isinstance(dim, int) and dim > 0 else wanted for dim, wanted in zip(fixed, asked, strict=True))
+    if math.prod(shape) > _MOST:
+        raise SourceError(f"the manifest's input is {'x'.join(map(str, shape))}: nobody feeds that", "fetch the model again")
+    return shape
 
 
 def check_input(manifest: Mapping[str, Any]) -> dict[str, Any]:

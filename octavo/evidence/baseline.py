@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,18 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any, *
         (classification `torch.agreement`, detection `torch.match_f1`); empty for a model that did not come from torch.
 
     Raises:
-        DataError: an image is no longer in the calibration set.
+        DataError: an image is no longer in the calibration set, or the file of torch's outputs is damaged.
     """
     if not (folder / TORCH_OUTPUTS).is_file():
         return {}
     truths: dict[str, dict[str, np.ndarray]] = {}
-    with np.load(folder / TORCH_OUTPUTS, allow_pickle=False) as archive:
-        for key in archive.files:
-            digest, output = key.split("/", 1)
-            truths.setdefault(digest, {})[output] = archive[key]
+    try:
+        with np.load(folder / TORCH_OUTPUTS, allow_pickle=False) as archive:
+            for key in archive.files:
+                digest, output = key.split("/", 1)
+                truths.setdefault(digest, {})[output] = archive[key]
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+        raise DataError(f"{folder / TORCH_OUTPUTS} is damaged: {error}", "run the export stage again: `dvc repro -f`") from error
     items = [item for item in open_images(spec.data, "calibration", "data") if item.sha256 in truths]
     if {item.sha256 for item in items} != set(truths):
         raise DataError(

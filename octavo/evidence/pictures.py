@@ -13,7 +13,6 @@ from PIL import Image
 from octavo.evidence.validation import REFERENCE, Validation
 from octavo.files import replace_dir
 from octavo.images.dataset import Item
-from octavo.images.decode import read_image
 from octavo.images.preprocess import preprocess
 from octavo.tasks.score import Panel, Shown
 
@@ -65,7 +64,7 @@ def _shown(validation: Validation) -> list[str]:
 
 
 def _side_by_side(validation: Validation, item: Item) -> np.ndarray:
-    image = read_image(item.path)
+    image = item.read()
     scale = min(HEIGHT / image.shape[0], WIDTH / image.shape[1])
     size = max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale))
     photo = cv2.resize(image, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)

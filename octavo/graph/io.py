@@ -6,8 +6,9 @@ not written: it differs between two runs that made the same network.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -33,7 +34,8 @@ def load(path: str | Path) -> ir.Model:
     """Read an ONNX file; large external weights are mapped into memory, not copied, so their size does not matter.
 
     Raises:
-        SourceError: the file or its external data is missing, truncated or outside the file's folder, or is not ONNX.
+        SourceError: the file or its external data is missing, truncated or outside the file's folder, is not ONNX, or a
+            tensor has other dimensions than its data.
     """
     path = Path(path)
     if not path.is_file():
@@ -67,6 +69,7 @@ def load(path: str | Path) -> ir.Model:
         model = ir.from_proto(proto)
     except ir.serde.SerdeError as error:
         raise SourceError(f"{path}: is not a valid ONNX graph: {_innermost(error)}", "export it again") from error
+    _check_sizes(path, proto)
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _check_external(path, model)
@@ -136,6 +139,8 @@ def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 def _check_external(path: Path, model: ir.Model) -> None:
     needed: dict[str, int] = {}
     for tensor in _external(model):
+        if tensor.length is not None and tensor.length < tensor.nbytes:
+            raise _unfit(path, tensor.name, tensor.shape.numpy(), tensor.length)
         end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
         location = os.fspath(tensor.location)
         needed[location] = max(needed.get(location, 0), end)
@@ -148,11 +153,49 @@ def _check_external(path: Path, model: ir.Model) -> None:
         file = path.parent / location
         if not file.is_file():
             raise SourceError(f"{path}: its external data file {file} is missing", f"put {location} beside the .onnx file")
+        # The onnx packages refuse both, as either may be any file of this machine.
+        real = file.resolve()
+        if not real.is_relative_to(path.parent.resolve()) or file.stat().st_nlink > 1:
+            raise SourceError(
+                f"{path}: its external data file {file} is a link" + (f" to {real}" if real != file.absolute() else " (hard)"),
+                "put the file itself there; if DVC makes links: `dvc config cache.type reflink,copy`, then `dvc checkout --relink`",
+            )
         if file.stat().st_size < size:
             raise SourceError(
                 f"{path}: its external data file {file} is truncated ({file.stat().st_size} bytes of at least {size})",
                 "copy or export both files again",
             )
+
+
+def _check_sizes(path: Path, proto: onnx.ModelProto) -> None:
+    """Hold the dimensions of every tensor in the file against the bytes that are there, before anything is made of that size."""
+    for tensor in _tensors([proto.graph, *proto.functions]):
+        count = math.prod(tensor.dims)
+        external = tensor.data_location == onnx.TensorProto.EXTERNAL
+        # No type takes less than a bit. What lies outside is held against its file, if its size can be computed with.
+        fits = min(tensor.dims, default=0) >= 0 and count <= (2**62 if external else 8 * tensor.ByteSize())
+        if fits and not external and tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
+            fits = math.ceil(count * ir.DataType(tensor.data_type).itemsize) == len(tensor.raw_data)
+        if not fits:
+            raise _unfit(path, tensor.name, tensor.dims, tensor.ByteSize())
+
+
+def _tensors(graphs: Iterable[onnx.GraphProto | onnx.FunctionProto]) -> Iterator[onnx.TensorProto]:
+    for graph in graphs:
+        if isinstance(graph, onnx.GraphProto):
+            yield from graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                yield from _tensors([attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs)
+
+
+def _unfit(path: Path, name: str | None, dims: Iterable[int], stored: int) -> SourceError:
+    return SourceError(
+        f"{path}: tensor {name!r} says {'x'.join(map(str, dims))} and has {stored} bytes of data", "copy or export the file again"
+    )
 
 
 def _tidy_model(proto: onnx.ModelProto) -> None:

@@ -20,6 +20,7 @@ from octavo.images.pairs import Pair
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, part_of_identities, pick, pick_identities
 from octavo.images.warp import Points
+from octavo.params.block import MAX_PIXELS
 from octavo.params.grammar import ImageSet, Input
 
 __all__ = ["Classes", "Images", "Item", "cut", "image_list", "list_set", "open_set", "refuse_overlap"]
@@ -40,6 +41,7 @@ class Item:
         pairs: what a list of pairs says of it and of other images of the set, each pair with the first of its two; None where there
             is no such list.
         points: x and y in pixels of its landmarks; None where the set has none.
+        max_pixels: the most that are decoded (`data.max_pixels`).
     """
 
     path: Path
@@ -53,11 +55,24 @@ class Item:
     dataset: str | None = None
     pairs: tuple[Pair, ...] | None = None
     points: Points | None = None
+    max_pixels: int = MAX_PIXELS
+
+    def read(self) -> np.ndarray:
+        """The image, uint8 RGB, rows x columns x 3.
+
+        Raises:
+            DataError: as `octavo.images.decode.read_image`.
+        """
+        return read_image(self.path, self.max_pixels)
 
     @property
     def labelled(self) -> bool:
         """Whether it counts for the task's own metric."""
         return self.label is not None or self.objects is not None or self.mask is not None or bool(self.masks)
+
+    def told(self, error: DataError) -> str:
+        """What is wrong with it, for lists of skipped images: these go into statistics and metrics, this machine's paths do not."""
+        return f"{self.name}: {error.problem.replace(str(self.path), self.name)}"
 
     def unlabelled(self) -> Item:
         """The same image for fidelity alone."""
@@ -228,12 +243,12 @@ class Images:
         self.skipped = []
         for item in self.items:
             try:
-                image = read_image(item.path)
+                image = item.read()
                 tensor = preprocess(image, self.spec, item.points)
             except DataError as error:
                 if self.on_bad_image == "error":
                     raise
-                self.skipped.append(f"{item.name}: {error.problem}")
+                self.skipped.append(item.told(error))
                 continue
             yield replace(item, shape=image.shape[:2]), tensor
         if self.items and len(self.skipped) == len(self.items):

@@ -1,4 +1,8 @@
-"""One way to read an image file, whatever its mode; a file that cannot be read whole is an error, never a zero tensor."""
+"""One way to read an image file, whatever its mode; a file that cannot be read whole is an error, never a zero tensor.
+
+Files may come from anybody: of Pillow's readers only those of `FORMATS` see them (EPS, say, would start Ghostscript), and how many
+pixels there are is read from the header before one is decoded.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,25 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from octavo.errors import DataError
+from octavo.params.block import MAX_PIXELS, MOST_PIXELS
 
-__all__ = ["EXTENSIONS", "decode", "read_image", "read_shape"]
+__all__ = ["EXTENSIONS", "decode", "opened", "read_image", "read_shape", "refuse_large"]
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
+# Pillow's names of what files of these names may hold.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 # EXIF orientations that exchange height and width.
 _TURNED = frozenset({5, 6, 7, 8})
 MEND = "replace or remove the file, or set `data.on_bad_image: skip` in params.yaml (skipped images are counted and listed)"
 
 
-def read_image(path: str | Path) -> np.ndarray:
+def read_image(path: str | Path, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Read a file as uint8 RGB, height x width x 3; see `decode`.
 
     Raises:
-        DataError: the file is missing, truncated, no image, or absurdly large.
+        DataError: the file is missing, truncated, no image, or has more than `max_pixels` pixels.
     """
-    return decode(_bytes(path), str(path))
+    return decode(_bytes(path), str(path), max_pixels)
 
 
 def read_shape(path: str | Path) -> tuple[int, int]:
@@ -37,14 +44,16 @@ def read_shape(path: str | Path) -> tuple[int, int]:
         DataError: the file is missing, no image, or absurdly large. A file cut short after its header goes unnoticed.
     """
     data = _bytes(path)
-    with _readable(str(path)), Image.open(io.BytesIO(data)) as image:
+    with opened(io.BytesIO(data), str(path), MOST_PIXELS) as image:
         # Behind the pixels of a PNG Pillow finds EXIF data only by decoding them all.
         exif = Image.Image.getexif(image) if image.format == "PNG" and b"eXIf" not in data else image.getexif()
         columns, rows = image.size
-        return (columns, rows) if exif.get(ExifTags.Base.Orientation) in _TURNED else (rows, columns)
+        # Of a TIFF Pillow gives the size turned already.
+        turned = exif.get(ExifTags.Base.Orientation) in _TURNED and image.format != "TIFF"
+        return (columns, rows) if turned else (rows, columns)
 
 
-def decode(data: bytes, name: str) -> np.ndarray:
+def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Decode an image file's bytes.
 
     The EXIF orientation is applied; grey, palette, CMYK and 16-bit images become 8-bit RGB; alpha is dropped; of an animation
@@ -53,16 +62,17 @@ def decode(data: bytes, name: str) -> np.ndarray:
     Args:
         data: the file's content.
         name: what to call it in an error.
+        max_pixels: of the most that is decoded.
 
     Returns:
         uint8, height x width x 3, RGB.
 
     Raises:
-        DataError: truncated, no image, floating-point pixels, or more pixels than Pillow's decompression-bomb limit.
+        DataError: truncated, no image, floating-point pixels, or more pixels than `max_pixels`.
     """
     if not data:
         raise DataError(f"{name} is an empty file", MEND)
-    with _readable(name), Image.open(io.BytesIO(data)) as image:
+    with opened(io.BytesIO(data), name, max_pixels) as image:
         image.load()
         image = ImageOps.exif_transpose(image)
         if image.mode.startswith("I"):
@@ -74,21 +84,43 @@ def decode(data: bytes, name: str) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
+@contextmanager
+def opened(file: Path | io.BytesIO, name: str, max_pixels: int, what: str = "image") -> Iterator[Image.Image]:
+    """An image file of which the header was read and no pixel yet; what Pillow says of it, then or later, names the file.
+
+    Raises:
+        DataError: it is no image, of more than `max_pixels` pixels, or what is done with it fails.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Of half as many pixels as Pillow refuses; ours is the limit that counts.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file, formats=FORMATS) as image:
+                refuse_large(image, name, max_pixels)
+                yield image
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError) as error:
+        raise DataError(f"{name} is not a readable {what}: {' '.join(str(error).split())}", MEND) from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{name} is too large: {' '.join(str(error).split())}", MEND) from error
+
+
+def refuse_large(image: Image.Image, name: str, max_pixels: int) -> None:
+    """Refuse an image by its header.
+
+    Raises:
+        DataError: naming its size and the limit.
+    """
+    columns, rows = image.size
+    if rows * columns > max_pixels:
+        raise DataError(
+            f"{name} is {rows}x{columns} pixels, more than `max_pixels` {max_pixels}",
+            f"a smaller file, a higher `data.max_pixels` in params.yaml (at most {MOST_PIXELS}; `load(..., max_pixels=...)` of a "
+            "deployed model), or `data.on_bad_image: skip`",
+        )
+
+
 def _bytes(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}", MEND) from error
-
-
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """What Pillow says of a file that is no image, as an error that names it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError) as error:
-        raise DataError(f"{name} is not a readable image: {' '.join(str(error).split())}", MEND) from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"{name} is too large: {' '.join(str(error).split())}", MEND) from error

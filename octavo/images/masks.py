@@ -8,10 +8,11 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from octavo.errors import DataError
+from octavo.images.decode import opened
 from octavo.images.frame import Frame
+from octavo.params.block import MOST_PIXELS
 
 __all__ = ["VOID", "Mask", "framed"]
 
@@ -50,12 +51,7 @@ class Mask:
         Raises:
             DataError: it cannot be read, is of another size than its image, or has a value or colour that is no class.
         """
-        found = self._of_colours() if self.colours else self._of_values(void)
-        if found.shape != shape:
-            raise DataError(
-                f"{self.path} is {found.shape[0]}x{found.shape[1]} pixels, its image {shape[0]}x{shape[1]}",
-                "make them one size (nearest neighbour, never smooth), or remove the pair",
-            )
+        found = self._of_colours(shape) if self.colours else self._of_values(shape, void)
         outside = np.unique(found[found >= count]) if count is not None else []
         if len(outside):
             raise DataError(
@@ -64,8 +60,8 @@ class Mask:
             )
         return found
 
-    def _of_values(self, void: int | None) -> np.ndarray:
-        pixels = _pixels(self.path)
+    def _of_values(self, shape: tuple[int, int], void: int | None) -> np.ndarray:
+        pixels = _pixels(self.path, shape)
         if pixels.ndim != 2:
             raise DataError(
                 f"{self.path} is a mask of colours, and nothing says what they mean",
@@ -79,8 +75,8 @@ class Mask:
             table[void] = VOID
         return table[pixels].astype(np.int16)
 
-    def _of_colours(self) -> np.ndarray:
-        pixels = _pixels(self.path, colours=True).astype(np.int32)
+    def _of_colours(self, shape: tuple[int, int]) -> np.ndarray:
+        pixels = _pixels(self.path, shape, colours=True).astype(np.int32)
         codes = pixels[:, :, 0] << 16 | pixels[:, :, 1] << 8 | pixels[:, :, 2]
         known = {red << 16 | green << 8 | blue: kind for (red, green, blue), kind in self.colours.items()}
         values, places = np.unique(codes, return_inverse=True)
@@ -94,12 +90,16 @@ class Mask:
         return np.array([known.get(value, self.others) for value in values.tolist()], np.int16)[places].reshape(codes.shape)
 
 
-def _pixels(path: Path, *, colours: bool = False) -> np.ndarray:
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB") if colours else image)
-    except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a readable mask: {' '.join(str(error).split())}", "replace or remove the pair") from error
+def _pixels(path: Path, shape: tuple[int, int], *, colours: bool = False) -> np.ndarray:
+    """A mask's pixels; its header has to say its image's size, which `data.max_pixels` has let through, before they are decoded."""
+    with opened(path, str(path), MOST_PIXELS, "mask") as image:
+        columns, rows = image.size
+        if (rows, columns) != shape:
+            raise DataError(
+                f"{path} is {rows}x{columns} pixels, its image {shape[0]}x{shape[1]}",
+                "make them one size (nearest neighbour, never smooth), or remove the pair",
+            )
+        return np.asarray(image.convert("RGB") if colours else image)
 
 
 def framed(mask: np.ndarray, frame: Frame) -> np.ndarray:

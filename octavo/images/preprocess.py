@@ -6,8 +6,10 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.images.warp import Points, warped
+from octavo.params.block import MAX_PIXELS
 from octavo.params.grammar import Input, Resize
 
 __all__ = ["preprocess"]
@@ -42,12 +44,14 @@ def preprocess(image: np.ndarray, spec: Input, points: Points | None = None) -> 
         ratio where `resize.stride` is set (`Frame.input`).
 
     Raises:
-        DataError: the image is smaller than the crop and nothing in the spec resizes it, or points are missing or no such.
+        DataError: the image is smaller than the crop and nothing in the spec resizes it, or points are missing or no such,
+            or so narrow that resizing its shorter side gives an absurd number of pixels.
     """
     if spec.resize.rule == "similarity":
         image = warped(image, spec, points, OPENCV[spec.resize.resample])
     else:
         frame = Frame.of(*image.shape[:2], spec)
+        _refuse_blown_up(frame)
         image = _placed(_resample(image, *frame.inner, spec.resize), frame, spec.resize.pad)
     if spec.colour == "gray":
         image = np.asarray(Image.fromarray(image).convert("L"))[:, :, None]
@@ -61,6 +65,16 @@ def preprocess(image: np.ndarray, spec: Input, points: Points | None = None) -> 
     if spec.layout == "nchw":
         tensor = tensor.transpose(2, 0, 1)
     return np.ascontiguousarray(tensor[None])
+
+
+def _refuse_blown_up(frame: Frame) -> None:
+    """With `rule: shorter` the longer side grows with the shorter: of a line of pixels beyond any memory."""
+    if frame.inner[0] * frame.inner[1] > MAX_PIXELS:
+        sizes = (f"{rows}x{columns}" for rows, columns in (frame.photo, frame.inner))
+        raise DataError(
+            f"an image of {next(sizes)} pixels would be resized to {next(sizes)}",
+            "remove it, or use another `input.resize` than `rule: shorter`",
+        )
 
 
 def _placed(image: np.ndarray, frame: Frame, pad: int | tuple[int, int, int]) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +45,7 @@ def open_images(data: Data, purpose: Purpose, where: str, classes: Classes = Cla
     here = f"{where}.{purpose}"
     if images is None:
         raise ParamsError(f"{here}: this key is missing", f"say which images: `{purpose}: {{format: folder, path: ...}}`")
-    items = list_set(images, here, classes)
+    items = [replace(item, max_pixels=data.max_pixels) for item in list_set(images, here, classes)]
     _refuse_unknown(data, purpose, where)
     held = [item for item in items if _held_out(item, data)]
     rest = [item for item in items if not _held_out(item, data)]

@@ -10,7 +10,6 @@ import numpy as np
 
 from octavo.errors import DataError
 from octavo.images.dataset import Item
-from octavo.images.decode import read_image
 from octavo.images.frame import Frame
 from octavo.images.masks import VOID, Mask, framed
 from octavo.images.preprocess import preprocess
@@ -129,11 +128,11 @@ class Batches:
         for after in range(len(self.items)):
             item = self.items[(place + after) % len(self.items)]
             try:
-                return item, read_image(item.path)
+                return item, item.read()
             except DataError as error:
                 if not self.skip:
                     raise
-                line = f"{item.name}: {error.problem}"
+                line = item.told(error)
                 if line not in self.skipped:
                     self.skipped.append(line)
         raise DataError(f"none of {len(self.items)} training images is readable", "check the folder's files")

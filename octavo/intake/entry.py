@@ -20,6 +20,7 @@ from octavo.intake.sets import DataGuess, guessed_data
 from octavo.intake.task import TaskGuess, guessed_task
 from octavo.intake.trial import Trial, Tried, tried
 from octavo.params.grammar import OnnxSource
+from octavo.params.places import inside as inside_of
 from octavo.runtime.session import Session
 from octavo.sources.onnx_file import Cleaned, cleaned
 
@@ -61,11 +62,13 @@ class Entry:
         lines: below the model's name, indented from there.
         guesses: how many are marked.
         notes: what the user should see at once.
+        outside: what lies outside of the project, as params.yaml shall allow it.
     """
 
     lines: list[str] = field(default_factory=list)
     guesses: int = 0
     notes: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
 
     def add(self, depth: int, key: str, value: Any = None, guess: str = "", fact: str = "") -> None:
         """A key, under a comment where there is something to say of it."""
@@ -112,6 +115,8 @@ def entry_of(request: Request) -> Entry:
     for stage in ("fp16", "int8", "validate"):
         entry.add(0, stage, {})
     entry.add(0, "benchmark", {"threads": [1, 2], "batch": [1]})
+    read = [_path(path, request.project) for path in (request.model, request.data, request.calibration) if path is not None]
+    entry.outside = [path for path in dict.fromkeys(read) if not inside_of(path, [request.project.resolve()])]
     return entry
 
 

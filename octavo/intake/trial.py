@@ -15,7 +15,6 @@ import numpy as np
 
 from octavo.errors import OctavoError
 from octavo.images.dataset import Item
-from octavo.images.decode import read_image
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Input
@@ -81,7 +80,7 @@ def tried(run: Run, task: Any, items: Sequence[Item], candidates: Sequence[Input
     photos = []
     for item in items:
         try:
-            photos.append((item, read_image(item.path)))
+            photos.append((item, item.read()))
         except OctavoError:
             continue  # a broken image is for the stages to complain of
     if len(photos) < 2:

@@ -16,7 +16,7 @@ from octavo.params.grammar import NAME
 
 __all__ = ["append_entry", "model_name", "refuse_taken"]
 
-_MODELS = "models:"
+_MODELS, _ALLOWED = "models:", "allow_outside"
 
 
 def model_name(model: Path, asked: str | None) -> str:
@@ -42,17 +42,18 @@ def refuse_taken(params: Path, name: str) -> None:
     Raises:
         ParamsError: it is, or the file as it stands does not load.
     """
-    if params.is_file() and _models(params) and name in load(params).models:
+    if params.is_file() and _models(params) and name in load(params, params.resolve().parent).models:
         raise ParamsError(f"{params} has a model {name!r} already", f"give another name (`--name {name}_2`), or remove that entry")
 
 
-def append_entry(params: Path, name: str, lines: Sequence[str]) -> None:
+def append_entry(params: Path, name: str, lines: Sequence[str], outside: Sequence[str] = ()) -> None:
     """Append a model, or make the file.
 
     Args:
         params: params.yaml.
         name: the model's.
         lines: below the name, indented from there.
+        outside: paths that `allow_outside` shall name, too.
 
     Raises:
         ParamsError: the file cannot be appended to, or would not load.
@@ -61,7 +62,7 @@ def append_entry(params: Path, name: str, lines: Sequence[str]) -> None:
     params = params.resolve()  # a link stays a link
     before = params.read_bytes() if params.is_file() else b""
     ending = "\r\n" if b"\r\n" in before else "\n"
-    text = before.decode("utf-8")
+    text = _allowing(before.decode("utf-8"), outside, ending)
     indent = _indent(text)
     known = _models(params)
     parts = [] if known is not None or re.search(rf"^{_MODELS}\s*(#.*)?$", text, re.MULTILINE) else [_MODELS]
@@ -69,13 +70,13 @@ def append_entry(params: Path, name: str, lines: Sequence[str]) -> None:
         parts.append("")
     parts += [f"{indent}{name}:", *(f"{indent}{indent}{line}" if line else "" for line in lines)]
     gap = ending if text and not text.endswith("\n") else ""
-    after = before + (gap + ending.join(parts) + ending).encode()
+    after = (text + gap + ending.join(parts) + ending).encode()
     with replace_file(params) as temporary:
         temporary.write_bytes(after)
         if params.is_file():
             shutil.copymode(params, temporary)
         try:
-            found = load(temporary).models
+            found = load(temporary, params.parent).models
         except ParamsError as error:
             problem = str(error).replace(str(temporary), str(params.name)).splitlines()
             raise ParamsError(
@@ -86,13 +87,41 @@ def append_entry(params: Path, name: str, lines: Sequence[str]) -> None:
             raise ParamsError(f"{params}: the entry does not stand below `models:`", "nothing was written; add it by hand")
 
 
+def _allowing(text: str, outside: Sequence[str], ending: str) -> str:
+    """The file's text with paths added to its `allow_outside`, or with that key above `models:`; what it has stays."""
+    content = (yaml.safe_load(text) or {}) if outside else {}
+    known = content.get(_ALLOWED) or []
+    lines = [yaml.safe_dump(path, width=1 << 20).splitlines()[0] for path in outside if path not in known]
+    if not lines:
+        return text
+    flow = re.search(rf"^{_ALLOWED}:[ \t]*\[[^\]\n#]*(?=\])", text, re.MULTILINE)
+    block = re.search(rf"^{_ALLOWED}:[ \t]*(#.*)?\r?\n(?=(?P<indent>[ \t]*)- )", text, re.MULTILINE)
+    if flow:
+        return (
+            text[: flow.end()]
+            + "".join(f"{', ' if known or place else ''}{line}" for place, line in enumerate(lines))
+            + text[flow.end() :]
+        )
+    if block:
+        return text[: block.end()] + "".join(f"{block['indent']}- {line}{ending}" for line in lines) + text[block.end() :]
+    models = re.search(rf"^{_MODELS}", text, re.MULTILINE)
+    place = models.start() if models else len(text)
+    added = [
+        "# Outside of this folder, and may be read: octavo init was given it.",
+        f"{_ALLOWED}:",
+        *(f"  - {line}" for line in lines),
+    ]
+    gap = ending if text[:place] and not text[:place].endswith("\n") else ""
+    return text[:place] + gap + ending.join(added) + ending + text[place:]
+
+
 def _models(params: Path) -> list[str] | None:
     """Names of the models in the file; [] for none below `models:`, None where the key is missing."""
     if not params.is_file():
         return None
     try:
         content = yaml.safe_load(params.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ParamsError(f"{params} is not readable YAML: {' '.join(str(error).split())}", "mend the line named above") from error
     if content is None:
         return None

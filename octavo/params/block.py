@@ -7,13 +7,21 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "MAX_PIXELS",
+    "MOST_PIXELS",
     "Block",
     "Fraction",
     "Positive",
+    "Side",
 ]
+
+# Pixels of a photo: what is decoded unless `data.max_pixels` says otherwise, and what that may say: Pillow refuses more by itself.
+MAX_PIXELS, MOST_PIXELS = 100_000_000, 178_956_970
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
+# Of a network's input, in pixels; 8192 x 8192 x 3 floats are 800 MB.
+Side = Annotated[int, Field(ge=1, le=8192)]
 
 
 class Block(BaseModel):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from octavo.params.block import Block, Fraction, Positive
+from octavo.params.block import MAX_PIXELS, MOST_PIXELS, Block, Fraction, Positive
 
 __all__ = [
     "Data",
@@ -108,6 +108,8 @@ class Data(Block):
     # By name, for all three sets. Each must be in the validation set.
     datasets: dict[str, Dataset] = Field(default_factory=dict)
     on_bad_image: Literal["error", "skip"] = "error"
+    # Images of more pixels are bad images, by their header, before they are decoded: a pixel takes 3 bytes, and 12 as floats.
+    max_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = MAX_PIXELS
 
     @property
     def holdout(self) -> tuple[str, ...]:
@@ -163,6 +165,8 @@ def _made_how(value: Any) -> str:
 class PackagedSets(Block):
     """Set name (a folder below data/) to its files: a list of what packages ship, or a map of how to render them."""
 
+    # A set's name is its folder's.
     sets: dict[
-        str, Annotated[Annotated[list[Packaged], Tag("packaged")] | Annotated[Rendered, Tag("rendered")], Discriminator(_made_how)]
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")],
+        Annotated[Annotated[list[Packaged], Tag("packaged")] | Annotated[Rendered, Tag("rendered")], Discriminator(_made_how)],
     ] = Field(min_length=1)

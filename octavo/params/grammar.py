@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+# Folders beside those of models: metrics/hosts has the figures of every machine.
+RESERVED = frozenset({"hosts"})
 
 
 class ModelSpec(Block):
@@ -130,6 +132,8 @@ class Params(Block):
     """The whole file."""
 
     models: dict[str, ModelSpec] = Field(min_length=1)
+    # Folders, or files, that paths of this file may lead to, besides the project's folder (`octavo.params.places`).
+    allow_outside: tuple[str, ...] = ()
 
     @field_validator("models")
     @classmethod
@@ -137,4 +141,6 @@ class Params(Block):
         for name in models:
             if not NAME.fullmatch(name):
                 raise ValueError(f"model name {name!r} must be letters, digits, '_' and '-': it becomes a folder's name")
+            if name.lower() in RESERVED:
+                raise ValueError(f"model name {name!r} is taken: metrics/{name} is no model's folder; call it something else")
         return models

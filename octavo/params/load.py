@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, Tag, ValidationError
 
 from octavo.errors import ParamsError
-from octavo.params import grammar
+from octavo.params import grammar, places
 
 __all__ = ["load", "load_model", "load_sets"]
 
@@ -35,13 +35,28 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load(path: str | Path = "params.yaml") -> grammar.Params:
+def load(path: str | Path = "params.yaml", project: str | Path | None = None) -> grammar.Params:
     """Read and check a whole params.yaml.
 
+    Args:
+        path: the file.
+        project: the folder that its paths are relative to and must not leave; None: this one, which stages run in.
+
     Raises:
-        ParamsError: the file is missing, is not YAML, or does not fit the grammar; all mistakes are listed at once.
+        ParamsError: the file is missing, is not YAML, does not fit the grammar, or names a path outside the project that
+            `allow_outside` does not allow; all mistakes are listed at once.
     """
-    return _read(Path(path), grammar.Params)
+    params = _read(Path(path), grammar.Params)
+    folders = [Path.cwd() if project is None else Path(project).resolve(), *params.allow_outside]
+    strays = [
+        (f"models.{name}.{key}", stray) for name, model in params.models.items() for key, stray in places.outside(model, folders)
+    ]
+    if strays:
+        raise ParamsError(
+            f"{path}:\n" + "\n".join(f"  {key}: {stray} lies outside the project {folders[0]}" for key, stray in strays),
+            f"move it there, or allow it, or a folder that holds it, at the top of {path}: `allow_outside: [{strays[0][1]}]`",
+        )
+    return params
 
 
 def load_sets(path: str | Path = "data/sources.yaml") -> grammar.PackagedSets:
@@ -60,7 +75,7 @@ def _read(path: Path, schema: type[S]) -> S:
     try:
         with open(path, encoding="utf-8") as stream:
             raw = yaml.load(stream, Loader=_Loader)  # noqa: S506 (a subclass of SafeLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ParamsError(f"{path} is not readable YAML: {_one_line(error)}", "mend the line named above") from error
     if not isinstance(raw, dict):
         raise ParamsError(f"{path}: expected a map with the key {root!r}, found {_kind(raw)}", "see the file in the repository")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.params.block import Block, Positive
+from octavo.params.block import Block, Positive, Side
 
 __all__ = [
     "TEMPLATES",
@@ -34,7 +34,7 @@ class Resize(Block):
     # shorter: the shorter side becomes `to`; stretch: both sides, aspect ratio lost; letterbox: fits inside, the rest padded;
     # similarity: shifted, turned and scaled so that points of the image come to lie on a template's, the rest black.
     rule: Literal["shorter", "stretch", "letterbox", "similarity", "none"] = "stretch"
-    to: Positive | None = None
+    to: Side | None = None
     resample: Literal["nearest", "bilinear", "bicubic", "area", "lanczos"] = "bilinear"
     # true: low-pass before shrinking (Pillow, as torchvision does); false: OpenCV's plain interpolation, as similarity always has.
     antialias: bool = True
@@ -90,7 +90,7 @@ class Input(Block):
     # The graph input that takes the image; only needed where a graph has several.
     name: str | None = None
     # [height, width] in pixels; with `resize.stride` the most that they can be.
-    size: tuple[Positive, Positive]
+    size: tuple[Side, Side]
     resize: Resize = Resize()
     crop: Literal["center", "none"] = "none"
     colour: Literal["rgb", "bgr", "gray"] = "rgb"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.params.block import Block, Fraction, Positive
+from octavo.params.block import Block, Fraction, Positive, Side
 
 __all__ = [
     "Benchmark",
@@ -222,7 +222,7 @@ class Benchmark(Block):
     batch: tuple[Positive, ...] = (1,)
     # Further input sizes, for graphs whose height and width are dynamic: a number is a square, a pair [height, width]. `validate`
     # measures every variant's accuracy at each, `benchmark` its latency.
-    resolutions: tuple[Positive | tuple[Positive, Positive], ...] = ()
+    resolutions: tuple[Side | tuple[Side, Side], ...] = ()
     warmup: Positive = 3
     # Interleaved rounds; every variant runs once a round.
     rounds: Annotated[int, Field(ge=5)] = 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -23,6 +24,11 @@ class ExportedSource(Block):
 
     # The weights.
     file: str
+
+    def recorded(self) -> dict[str, Any]:
+        """For manifests: where files lay on this machine is nobody's business, their names are."""
+        return _recorded(self)
+
     opset: Annotated[int, Field(ge=17, le=23)] = 18
     dynamic_batch: bool = True
     # Height and width of the graph's input are dynamic, too: one file serves every resolution (`benchmark.resolutions`).
@@ -77,6 +83,18 @@ class OnnxSource(Block):
     # What runs in place of operators that ONNX Runtime lacks: operator to an .onnx file with a function of its name. null, and what
     # is not named and not shipped (EfficientNMS_TRT is): the graph is cut before it. Files keep the operator in any case.
     custom_ops: dict[str, str | None] = Field(default_factory=dict)
+
+    def recorded(self) -> dict[str, Any]:
+        """For manifests, as `ExportedSource.recorded`."""
+        bodies = {name: None if path is None else Path(path).name for name, path in self.custom_ops.items()}
+        return _recorded(self) | {"custom_ops": bodies}
+
+
+def _recorded(source: ExportedSource | OnnxSource) -> dict[str, Any]:
+    found = source.model_dump(mode="json") | {"file": Path(source.file).name}
+    if isinstance(source, UltralyticsSource):
+        found["entry"] = Path(source.entry).name
+    return found
 
 
 Source = Annotated[TorchSource | OnnxSource | TransformersSource | UltralyticsSource, Field(discriminator="kind")]

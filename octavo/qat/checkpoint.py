@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ class Checkpoint:
         anew = "run it with the settings that it was made with, or start anew: `python stages/qat.py --model NAME --restart`"
         try:
             held = cls(**torch.load(path, map_location="cpu", weights_only=True))
-        except (OSError, RuntimeError, EOFError, ValueError, TypeError, KeyError, pickle.UnpicklingError) as error:
+        except (OSError, RuntimeError, EOFError, ValueError, TypeError, KeyError, UnpicklingError) as error:
             raise QuantizationError(
                 f"{path} is no checkpoint that can be read: {' '.join(str(error).split())[:200]}", anew
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -65,9 +66,10 @@ def drop_auxiliary(module: nn.Module, entry: str, args: Mapping[str, Any]) -> No
 
 def _imported(entry: str) -> Any:
     name, _, attribute = entry.partition(":")
-    if not name or not attribute:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", entry):
         raise SourceError(
-            f"`source.entry` {entry!r} is not of the form 'package.module:factory'", "name a module and a factory in it"
+            f"`source.entry` {entry!r} is not of the form 'package.module:factory'",
+            "name a module and a factory in it, as Python has them",
         )
     mend = "check `source.entry`; its package must be installed, or lie in the folder that the pipeline runs in"
     try:

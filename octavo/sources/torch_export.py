@@ -133,6 +133,7 @@ def trace(module: nn.Module, example: torch.Tensor, path: Path) -> None:
             traced = module if isinstance(returned, torch.Tensor) else _Named(module)
             # strict=False: a dict is allowed.
             torch.jit.trace(traced, example, strict=False, check_trace=False).save(str(path))
+            _without_paths(path)
             again = named_outputs(torch.jit.load(str(path), map_location="cpu")(example))
     except OctavoError:
         raise
@@ -142,6 +143,19 @@ def trace(module: nn.Module, example: torch.Tensor, path: Path) -> None:
         other = again.get(name)
         if other is None or value.shape != other.shape or not torch.allclose(value, other, rtol=1e-3, atol=1e-4):
             raise SourceError(f"the TorchScript trace gives another {name!r} than the module", "set `source.trace: false`")
+
+
+def _without_paths(path: Path) -> None:
+    """Take the debug records out of a TorchScript archive: they hold the paths of every source file on this machine."""
+    reader, kept = torch._C.PyTorchFileReader(str(path)), path.with_name(f"{path.stem}.kept{path.suffix}")
+    records = {name: reader.get_record(name) for name in reader.get_all_records() if not name.endswith(".debug_pkl")}
+    writer = torch._C.PyTorchFileWriter(str(kept))
+    for name, data in records.items():
+        # Those the writer makes by itself.
+        if name not in ("version", "byteorder", ".data/serialization_id"):
+            writer.write_record(name, data, len(data))
+    writer.write_end_of_file()
+    kept.replace(path)
 
 
 class _Named(nn.Module):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import warnings
 import zipfile
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import nn
@@ -110,7 +110,7 @@ def _explained(path: Path, error: Exception) -> SourceError:
         return SourceError(f"{path}: is a TorchScript archive, not a state dict", "save `module.state_dict()` with torch.save")
     with path.open("rb") as stream:
         pickled = zipfile.is_zipfile(path) or stream.read(1) == b"\x80"
-    if isinstance(error, pickle.UnpicklingError) and pickled and "Weights only load failed" in text:
+    if isinstance(error, UnpicklingError) and pickled and "Weights only load failed" in text:
         named = re.search(r"GLOBAL (\S+)", text)
         what = f" ({named.group(1).rstrip('.,')})" if named else ""
         return SourceError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoModelForObjectDetection
 
 from octavo.errors import SourceError
+from octavo.files import read_json
 from octavo.params.grammar import Input, TransformersSource
 from octavo.sources.fetched import Fetched
 from octavo.sources.torch_export import quiet, reason
@@ -51,6 +52,12 @@ def module_of(source: TransformersSource) -> Detector:
             f"{folder}: has no {' and no '.join(missing)}",
             "`source.file` is a folder as `model.save_pretrained(folder)` writes it, with safetensors",
         )
+    kernels = [value for value in _implementations(folder / CONFIG) if "/" in value]
+    if kernels:
+        raise SourceError(
+            f"{folder / CONFIG} names the kernels {kernels[0]!r}, code that transformers would download and run",
+            "take the key out of it: torch's own are used then",
+        )
     try:
         with quiet():
             model, found = AutoModelForObjectDetection.from_pretrained(
@@ -79,6 +86,23 @@ def module_of(source: TransformersSource) -> Detector:
             )
     # The wrapper too: exporters set the whole module back to the mode that its outermost one was in.
     return Detector(model).cpu().eval().requires_grad_(False)
+
+
+def _implementations(config: Path) -> Iterator[str]:
+    """Values of `attn_implementation` and its like; one with a slash is a repository of compiled code on a model hub."""
+    try:
+        waiting = [read_json(config)]
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{config} is not readable JSON: {error}", "save the model again") from error
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        if isinstance(value, dict):
+            waiting += value.values()
+            named = [text for key, text in value.items() if str(key).endswith("_implementation")]
+            for text in named:
+                yield from (map(str, text.values()) if isinstance(text, dict) else [str(text)])
 
 
 def fetch(source: TransformersSource, input_spec: Input, out_dir: Path, samples: Sequence[np.ndarray]) -> Fetched:  # noqa: ARG001

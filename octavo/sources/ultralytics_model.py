@@ -6,6 +6,7 @@ another, for what is built with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ __all__ = ["fetch", "module_of"]
 
 # The last module of a YAML's head -> what is built from it. `v10Detect` puts out whole boxes, 1 x 300 x 6.
 _BUILT = {"Detect": DetectionModel, "v10Detect": DetectionModel, "RTDETRDecoder": RTDETRDetectionModel}
+# What a YAML may name: a class of torch.nn with plain arguments.
+_ACTIVATION = re.compile(r"(torch\.)?nn\.[A-Z]\w*\((\w+=)?[\w.]*\)")
 _SAVED = "python -c \"import torch, ultralytics; torch.save(ultralytics.YOLO('x.pt').model.float().state_dict(), 'x.pth')\""
 
 
@@ -36,6 +39,8 @@ def module_of(source: UltralyticsSource) -> nn.Module:
     if Path(source.file).suffix == ".pt":
         # Said before torch says it: the file exists, is ultralytics' own, and yet is refused.
         raise SourceError(f"{source.file}: an ultralytics .pt is a pickle of a whole module, which may run code", f"save: {_SAVED}")
+    if "://" in source.entry:
+        raise SourceError(f"`source.entry` {source.entry!r} is a URL, which ultralytics would download", "name a file")
     state = read_state(source.file)
     try:
         with quiet():
@@ -44,6 +49,12 @@ def module_of(source: UltralyticsSource) -> nn.Module:
         raise SourceError(
             f"ultralytics has no {source.entry!r}: {reason(error)}", "name a YAML of the package (yolov8n.yaml), or the path of one"
         ) from error
+    # ultralytics hands this text to `eval`.
+    activation = found.get("activation", found.get("act"))
+    if activation is not None and not _ACTIVATION.fullmatch(str(activation)):
+        raise SourceError(
+            f"{source.entry}: `activation` {str(activation)!r} is no activation of torch", "as in the package's own: nn.SiLU(), say"
+        )
     last = found["head"][-1][-2]
     if last not in _BUILT:
         raise SourceError(f"{source.entry!r} ends in {last!r}, which is no detector", f"detectors end in {' or '.join(_BUILT)}")

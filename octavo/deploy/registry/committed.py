@@ -7,7 +7,7 @@ import subprocess
 
 from octavo.errors import RegistryError
 
-__all__ = ["clean_commit", "git_remote", "public_url"]
+__all__ = ["clean_commit", "git_remote", "public_url", "shown_url"]
 
 SHOWN = 8
 
@@ -52,7 +52,15 @@ def public_url() -> str | None:
     """The git remote's URL as it may be shown: without user and password."""
     remote = git_remote()
     url = _git("remote", "get-url", remote) if remote else None
-    return re.sub(r"^(https?://)[^/@]*@", r"\1", url) if url else None
+    return shown_url(url) if url else None
+
+
+def shown_url(url: str) -> str:
+    """A URL without password, token or, where the web needs none, user; paths as they are."""
+    if "://" not in url:
+        return url
+    url = re.sub(r"^(https?://)[^/]*@", r"\1", url.split("?", maxsplit=1)[0])
+    return re.sub(r"^([a-z+]+://[^/:@]*):[^/]*@", r"\1@", url)
 
 
 def _word(line: str) -> str:

@@ -14,16 +14,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.deploy.artifact import artifacts
 from octavo.deploy.package import RUNTIME
+from octavo.deploy.registry.committed import shown_url
 from octavo.deploy.registry.names import Version, registered, versions
 from octavo.deploy.registry.stored import only_known_hosts, storage_error
 from octavo.errors import OctavoError, RegistryError
 from octavo.files import replace_dir
 from octavo.layout import MANIFEST, MODEL, VARIANTS
 from octavo.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from dvc.fs.dvc import DVCFileSystem
 
 __all__ = ["Fetched", "fetch"]
 
@@ -119,7 +123,7 @@ def _find(url: str, name: str, version: str | None) -> tuple[Version, str]:
             near = difflib.get_close_matches(name, others, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise RegistryError(
-                f"{url} has no version of {name!r}",
+                f"{shown_url(url)} has no version of {name!r}",
                 f"{hint}released are: {', '.join(others)}" if others else "nothing was released there, or its tags were not pushed",
             )
     active = [one for one in known if one.active]
@@ -127,14 +131,14 @@ def _find(url: str, name: str, version: str | None) -> tuple[Version, str]:
     if chosen is None or not chosen.active:
         told = "was withdrawn" if chosen else "was not released"
         raise RegistryError(
-            f"{name} {version or ''} {told} at {url}".replace("  ", " "),
+            f"{name} {version or ''} {told} at {shown_url(url)}".replace("  ", " "),
             f"versions: {', '.join(one.name for one in active) or 'none'}",
         )
     try:
         shown = artifacts_show(name, version=chosen.name, repo=url)
     except ArtifactNotFoundError as error:
         raise RegistryError(
-            f"{name} {chosen.name} has a tag at {url}, but dvc.yaml at that commit has no such entry in `artifacts:`",
+            f"{name} {chosen.name} has a tag at {shown_url(url)}, but dvc.yaml at that commit has no such entry in `artifacts:`",
             "ask for a version that `octavo release` made",
         ) from error
     return chosen, shown["path"]
@@ -148,6 +152,7 @@ def _download(url: str, commit: str, path: str, to: Path, settings: Mapping[str,
     with Repo.open(url, rev=commit, subrepos=True, uninitialized=True, **settings) as repo:
         files = repo.dvcfs
         place = files.from_os_path(path)
+        _refuse_strays(files, place)
         download(files, place, str(to.absolute()))
         for name in files.find(place):
             expected = files.info(name).get("md5")
@@ -155,6 +160,16 @@ def _download(url: str, commit: str, path: str, to: Path, settings: Mapping[str,
                 raise RegistryError(
                     f"{name} is damaged in the remote: its MD5 is not the {expected} that it was pushed with",
                     "its owner deletes that object from the remote and pushes it again (`dvc push`)",
+                )
+
+
+def _refuse_strays(files: DVCFileSystem, place: str) -> None:
+    """Refuse a folder whose list, which its owner writes, names a file outside of it."""
+    for folder, folders, names in files.walk(place):
+        for name in (*folders, *names):
+            if name in ("", ".", "..") or "/" in name or "\\" in name:
+                raise RegistryError(
+                    f"the list of {folder} names {name!r}, which leads out of it", "do not take models from who made this one"
                 )
 
 
@@ -184,10 +199,12 @@ def _explained(url: str, writing: Path | None = None) -> Iterator[None]:
         # The latter are bugs, and show their traceback.
         raise
     except Exception as error:
+        # What is told may stand in a log of CI.
         if writing is not None and isinstance(error, OSError) and _concerns(error, writing):
             # `replace_dir` has words for it.
             raise
-        raise _told(url, error) from error
+        told = _told(url, error)
+        raise RegistryError(*(text.replace(url, shown_url(url)) for text in (told.problem, told.mend))) from error
 
 
 def _concerns(error: OSError, folder: Path) -> bool:

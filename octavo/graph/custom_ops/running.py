@@ -53,9 +53,9 @@ class CustomOps:
             if record["body"] is None:
                 bodies[op_type] = None
                 continue
-            path = Path(folder) / record["body"]
+            path = Path(folder) / _file(op_type)
             data = path.read_bytes() if path.is_file() else b""
-            if sha256_bytes(data) != record["sha256"]:
+            if sha256_bytes(data) != record["sha256"] or record["body"] != _file(op_type):
                 raise SourceError(f"{path} is not the body that the manifest describes", "run `dvc checkout`, or `dvc repro`")
             bodies[op_type] = Body(op_type, data, record["origin"], str(path))
         return cls(bodies)

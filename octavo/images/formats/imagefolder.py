@@ -57,7 +57,7 @@ def _class_index(root: Path, names: list[str], annotations: str | None, where: s
     if annotations or chosen.is_file():
         try:
             table = json.loads(chosen.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(
                 f"{where}.annotations: {chosen} is not a readable JSON map: {error}", "correct the path or the file"
             ) from error

@@ -61,7 +61,7 @@ def _of_csv(file: Path) -> dict[str, Points]:
 def _of_json(file: Path) -> dict[str, Points]:
     try:
         table = json.loads("\n".join(text_lines(file)))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{file} is not a readable JSON map: {error}", "correct it, or name another") from error
     if not isinstance(table, dict):
         raise DataError(f"{file} must map image names to points", "correct it: {name: [[x, y], ...]}")

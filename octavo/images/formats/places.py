@@ -27,11 +27,12 @@ def annotations_path(root: Path, images: ImageSet, where: str, key: str = "annot
     named: str | None = getattr(images, key)
     if named is None:
         return None
-    for path in (root / named, Path(named)):
+    # Whether they may lie where they do is seen when params.yaml is loaded (`octavo.params.places`), by the set's folder.
+    for path in (root / named, *([] if ".." in Path(named).parts else [Path(named)])):
         if path.exists():
             return path
     raise DataError(
-        f"{where}.{key}: no file or folder {root / named} or {named}",
+        f"{where}.{key}: no file or folder {root / named}" + ("" if ".." in Path(named).parts else f" or {named}"),
         f"correct it; it is looked for below {root}, then below the project's folder",
     )
 

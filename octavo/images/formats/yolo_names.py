@@ -50,7 +50,7 @@ def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[
 def _content(file: Path) -> dict[object, object]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise DataError(f"{file} is not readable YAML: {error}", "correct the file") from error
     return content if isinstance(content, dict) else {}
 

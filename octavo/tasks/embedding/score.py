@@ -9,7 +9,6 @@ import cv2
 import numpy as np
 
 from octavo.images.dataset import Classes, Item
-from octavo.images.decode import read_image
 from octavo.params.grammar import Embedding, Input
 from octavo.tasks.embedding.decode import vector_of
 from octavo.tasks.embedding.pairs import PairTable, pairs_of
@@ -162,7 +161,7 @@ class EmbeddingScore:
         alike = "as FP32" if mine.argmax() == theirs.argmax() else "not as FP32"
         if shown.item.label is not None and found.label is not None:
             alike = "same" if shown.item.label == found.label else "another"
-        return [(f"nearest {mine.max():.3f}, {alike}: {found.name}", _fitted(read_image(found.path), shown.photo.shape[:2]))]
+        return [(f"nearest {mine.max():.3f}, {alike}: {found.name}", _fitted(found.read(), shown.photo.shape[:2]))]
 
     @cached_property
     def _pairs(self) -> PairTable:
