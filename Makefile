@@ -49,11 +49,20 @@ $(READY): requirements/$(EXTRA).txt requirements/demo.txt requirements/bootstrap
 
 COMPILE = "$(VENV)/bin/uv" pip compile --native-tls --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header -q
+# Of the container images: parts of what cpu.txt has, at its versions.
+IMAGE = $(COMPILE) -c requirements/cpu.txt
+PIPELINE := --extra torch --extra transformers --extra pipeline --extra s3 --extra ssh --extra review
 lock:
 	$(COMPILE) --extra cpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/cpu.txt
 	$(COMPILE) --extra gpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/gpu.txt
 	$(COMPILE) --no-deps requirements/demo.in -o requirements/demo.txt
 	$(COMPILE) requirements/bootstrap.in -o requirements/bootstrap.txt
+	$(IMAGE) $(PIPELINE) --extra cpu pyproject.toml -o requirements/pipeline-cpu.txt
+	$(IMAGE) $(PIPELINE) --extra gpu pyproject.toml -c requirements/gpu.txt -o requirements/pipeline-gpu.txt
+	$(IMAGE) --extra cpu pyproject.toml -o requirements/runtime-cpu.txt
+	$(IMAGE) --extra gpu pyproject.toml -c requirements/gpu.txt -o requirements/runtime-gpu.txt
+	$(IMAGE) requirements/torch.in -o requirements/torch.txt
+	$(IMAGE) requirements/build.in -o requirements/build.txt
 
 clean:
 	rm -rf "$(VENV)"
