@@ -2,7 +2,8 @@
 # make test    the tests          make lint   style and import contract
 # make release MODEL=road VERSION=v1.0.0    git tags for a model that may be released (docs/registry.md)
 # make lock    pin the dependencies again (after a change of pyproject.toml)
-# EXTRA=gpu takes onnxruntime-gpu; RUN is put before every stage's command (a container, say).
+# make images  the pipeline's container images, image-cpu and image-gpu (docs/containers.md)
+# EXTRA=gpu takes onnxruntime-gpu; RUN=cpu or RUN=gpu runs every stage in that image; any other RUN is put before every stage's command.
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -11,10 +12,14 @@ VENV ?= .venv
 READY := $(VENV)/.ready-$(EXTRA)
 IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 
-.PHONY: repro setup test lint format release lock clean
+# Relative, because DVC's shell would split a path with spaces: stages run where dvc.yaml is.
+STAGE_RUN = $(if $(filter cpu gpu,$(RUN)),./containers/run $(RUN),$(RUN))
+ENGINE ?= $(shell for e in docker podman; do $$e info >/dev/null 2>&1 && echo $$e && break; done)
+
+.PHONY: repro setup test lint format release lock clean images image-cpu image-gpu
 
 repro: $(READY)
-	@$(IN_VENV) OCTAVO_RUN="$(RUN)" dvc repro $(STAGES)
+	@$(IN_VENV) OCTAVO_RUN="$(STAGE_RUN)" dvc repro $(STAGES)
 	@$(IN_VENV) python stages/report.py
 
 setup: $(READY)
@@ -32,6 +37,12 @@ format: $(READY)
 
 release: $(READY)
 	@$(IN_VENV) python -m octavo release "$(MODEL)" "$(VERSION)" $(ARGS)
+
+images: image-cpu image-gpu
+
+image-cpu image-gpu: image-%:
+	@test -n "$(ENGINE)" || { echo "error: no container engine answers; install podman or docker, or name one: make images ENGINE=podman"; exit 2; }
+	$(ENGINE) build -f Dockerfile.$* --target pipeline -t octavo-$*:pipeline $(BUILD_ARGS) .
 
 # uv installs about five times faster than pip; where it cannot (another index set up for pip alone), pip does the same from
 # the same hashed lock.

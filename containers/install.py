@@ -32,15 +32,10 @@ SUPERFLUOUS = (
     *("**/tests", "onnx/backend/test", "**/*.pyi", "**/*.pxd", "**/*.pyx", "**/*.h", "**/*.hpp", "**/*.a", "**/*.f90"),
     # ONNX Runtime once more, as a library for C: Python's module has all of it inside.
     "onnxruntime/capi/libonnxruntime.so.*",
-    # Of scikit-learn `sklearn.metrics` is used, of sympy (by onnx-ir) the symbols of dimensions, of scipy what the two and octavo import.
-    *(
-        f"sklearn/{name}"
-        for name in """cluster compose covariance cross_decomposition datasets decomposition ensemble experimental feature_extraction
-        feature_selection frozen gaussian_process inspection linear_model manifold mixture model_selection neighbors neural_network semi_supervised
-        svm tree""".split()
-    ),
-    *(f"sympy/{name}" for name in "physics stats diffgeom vector liealgebras holonomic categories".split()),
-    *(f"scipy/{name}" for name in "io/_fast_matrix_market io/matlab io/arff signal misc datasets odr".split()),
+    # octavo imports no scikit-learn; what it imports of scipy are sparse and optimize, and onnx-ir sympy's symbols.
+    *("sklearn", "scikit_learn*", "joblib*", "narwhals*", "threadpoolctl*"),
+    *(f"scipy/{name}" for name in "cluster datasets differentiate integrate interpolate io misc ndimage odr signal stats".split()),
+    *(f"sympy/{name}" for name in "physics stats diffgeom vector liealgebras holonomic categories crypto".split()),
     "pygments/lexers/*_builtins.py",
 )
 
@@ -112,15 +107,12 @@ def main() -> None:
 
 
 def slim(site_packages: Path) -> None:
-    """Delete what is superfluous, and the symbols of shared libraries, which only debuggers read."""
     for pattern in SUPERFLUOUS:
         for path in list(site_packages.glob(pattern)):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-    libraries = [path for path in site_packages.rglob("*.so*") if path.read_bytes()[:4] == b"\x7fELF"]
-    run("strip", "--strip-unneeded", *map(str, libraries))
 
 
 def run(*command: str) -> None:
