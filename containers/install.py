@@ -2,13 +2,14 @@
 
     install.py VENV LOCK [--without LOCK...] [--slim] [--image NAME --target TARGET]
 
-Only the standard library and uv are needed. `--without` leaves out what another layer of the image has. Everything is installed with
-hashes and, since a lock is complete, without resolving anything. `--slim` deletes what no program of the image opens (`SUPERFLUOUS`).
+Only the standard library and uv are needed. `--without` leaves out what another layer of the image has. Everything is installed
+with hashes and, since a lock is complete, without resolving anything. `--slim` deletes what no program of the image opens
+(`SUPERFLUOUS`).
 
 `TORCH_INDEX` in the environment (a build argument) is a package index to take torch and torchvision from, at the lock's versions:
-builds for the CPU alone are a tenth of the size of PyPI's, which bring CUDA along. The lock's hashes are those of PyPI's files, so
-these two packages are taken on that index's word, unhashed. CUDA's packages are then left out, unless the lock has onnxruntime-gpu,
-which needs them itself.
+builds for the CPU alone are a fraction of the size of PyPI's, which bring CUDA along. The lock's hashes are those of PyPI's files,
+so these two packages are taken on that index's word, unhashed. CUDA's packages are then left out, unless the lock has
+onnxruntime-gpu, which needs them itself.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ SUPERFLUOUS = (
     *("**/tests", "onnx/backend/test", "**/*.pyi", "**/*.pxd", "**/*.pyx", "**/*.h", "**/*.hpp", "**/*.a", "**/*.f90"),
     # ONNX Runtime once more, as a library for C: Python's module has all of it inside.
     "onnxruntime/capi/libonnxruntime.so.*",
+    # What only their own tests, or compilers, open.
+    *("numpy/_core/_simd.*", "numpy/_core/*_tests.*", "scipy/special/cython_special.*"),
+    *("onnxruntime/tools", "onnxruntime/transformers/models"),
     # octavo imports no scikit-learn; what it imports of scipy are sparse and optimize, and onnx-ir sympy's symbols.
     *("sklearn", "scikit_learn*", "joblib*", "narwhals*", "threadpoolctl*"),
-    *(f"scipy/{name}" for name in "cluster datasets differentiate integrate interpolate io misc ndimage odr signal stats".split()),
-    *(f"sympy/{name}" for name in "physics stats diffgeom vector liealgebras holonomic categories crypto".split()),
+    *(f"scipy/{name}" for name in ("cluster", "datasets", "differentiate", "fftpack", "integrate", "interpolate", "io", "misc")),
+    *(f"scipy/{name}" for name in ("ndimage", "odr", "signal", "stats")),
+    *(f"sympy/{name}" for name in ("categories", "crypto", "diffgeom", "holonomic", "liealgebras", "physics", "stats", "vector")),
     "pygments/lexers/*_builtins.py",
 )
 
@@ -71,6 +76,7 @@ def parted(lock: str, without: set[str], torch_index: str) -> tuple[list[tuple[s
 
 
 def main() -> None:
+    """Make the environment if it is not there, install, make slim, sign."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("venv", type=Path)
     parser.add_argument("lock", type=Path)
@@ -107,6 +113,7 @@ def main() -> None:
 
 
 def slim(site_packages: Path) -> None:
+    """Delete `SUPERFLUOUS`."""
     for pattern in SUPERFLUOUS:
         for path in list(site_packages.glob(pattern)):
             if path.is_dir():
@@ -116,6 +123,7 @@ def slim(site_packages: Path) -> None:
 
 
 def run(*command: str) -> None:
+    """A command that must succeed."""
     subprocess.run(command, check=True)
 
 

@@ -124,7 +124,8 @@ class TestInstall:
             "for found in pkgutil.walk_packages(octavo.__path__, 'octavo.'):\n"
             "    if '__main__' not in found.name:\n"
             "        try: importlib.import_module(found.name)\n"
-            "        except ImportError as error: assert error.name.split('.')[0] in ('torch', 'torchvision', 'torchao', 'dvc'), error\n"
+            "        except ImportError as error:\n"
+            "            assert error.name.split('.')[0] in ('torch', 'torchvision', 'torchao', 'dvc'), error\n"
             "        except AttributeError: assert found.name.startswith(('octavo.qat', 'octavo.sources')), found.name\n"
             "print(json.dumps([getattr(module, '__file__', None) for module in list(sys.modules.values())]))\n"
         )
@@ -376,7 +377,7 @@ class TestRun:
     def test_dvc_s_cache_elsewhere_is_mounted(self, fake, folder, tmp_path, name):
         cache = tmp_path / "shared cache"
         (folder / f".dvc/{name}").write_text(
-            f"[core]\n    remote = x\n['remote \"x\"']\n    url = /none\n    dir = no\n[cache]\n    dir = {cache}\n    type = symlink\n"
+            f"[core]\n    remote = x\n['remote \"x\"']\n    dir = no\n[cache]\n    dir = {cache}\n    type = symlink\n"
         )
         fake.run(folder, "cpu", "true")
         assert mounted(fake.started()) == [str(folder.parent), str(cache)]
