@@ -1,4 +1,4 @@
-"""Where things lie: models/<model>/<variant>/, models/<model>/calibration/, metrics/<model>/."""
+"""Where things lie: models/<model>/<variant>/, models/<model>/calibration/, metrics/<model>/, metrics/hosts/<host>/, .octavo/."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 __all__ = [
+    "HOSTS",
     "INT8_VARIANTS",
+    "MACHINE",
     "MANIFEST",
     "MODEL",
     "PARITY",
@@ -16,6 +18,7 @@ __all__ = [
     "VARIANTS",
     "calibration_dir",
     "checkpoint_dir",
+    "host_record",
     "metrics_dir",
     "present_variants",
     "skipped_variants",
@@ -23,6 +26,10 @@ __all__ = [
 ]
 
 MODEL = "model.onnx"
+# What the machine is that the pipeline runs on, and which packages it has (stage `machine`); not in git.
+MACHINE = Path(".octavo")
+# The last latencies from each host, in git: latency.json has those of one.
+HOSTS = Path("metrics") / "hosts"
 MANIFEST = "manifest.json"
 # Beside an INT8 model.onnx: the noise of each rounding alone.
 SENSITIVITY = "sensitivity.json"
@@ -56,6 +63,11 @@ def checkpoint_dir(model: str) -> Path:
 def metrics_dir(model: str) -> Path:
     """The folder of a model's metrics and plots' data."""
     return Path("metrics") / model
+
+
+def host_record(host: str, model: str) -> Path:
+    """The last latencies of a model from one host, by `host.id`."""
+    return HOSTS / host / f"{model}.json"
 
 
 def present_variants(model: str) -> dict[str, Path]:

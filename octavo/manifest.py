@@ -14,6 +14,7 @@ from octavo.errors import SourceError
 from octavo.files import read_json, sha256_bytes, sha256_file, write_json
 from octavo.layout import INT8_VARIANTS, MANIFEST, MODEL
 from octavo.params.grammar import Block, ModelSpec
+from octavo.runtime.environment import image
 from octavo.runtime.host import fingerprint, versions
 from octavo.runtime.session import Session, session_config
 
@@ -39,7 +40,7 @@ def model_bytes(folder: str | Path) -> int:
 
 
 def recommended_providers(variant: str, target: str | None = None) -> list[str]:
-    """Execution providers to try, best first, by the short names of `octavo.runtime.session.PROVIDERS`.
+    """Execution providers to try, best first, by the short names of `octavo.runtime.providers.PROVIDERS`.
 
     Args:
         variant: one of `octavo.layout.VARIANTS`.
@@ -110,6 +111,8 @@ def write_manifest(
         "preprocessing": spec.input.model_dump(mode="json"),
         "made": dict(made),
         "versions": {"octavo": importlib.metadata.version("octavo"), **versions()},
+        # The container that it was made in, or null.
+        "image": image(),
         "host": fingerprint(),
         # What ONNX Runtime had to be told on that machine for right INT8 results; a service on such a machine needs it too.
         "session": session_config(),

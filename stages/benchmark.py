@@ -1,13 +1,12 @@
 """Measure size, load time, latency, throughput and peak memory of every variant, interleaved in one process, on this machine.
 
-Writes metrics/<model>/latency.json (described in docs/metrics.md). Reads `input`, `data.validation` and `benchmark` of params.yaml.
+Writes metrics/<model>/latency.json (described in docs/metrics.md), and the same with the models' hashes to
+metrics/hosts/<host>/<model>.json, where each host keeps its own. Reads `input`, `data.validation` and `benchmark` of params.yaml.
 """
 
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from octavo import cli
 from octavo.files import write_json
@@ -16,44 +15,53 @@ from octavo.images.batches import batch_of
 from octavo.images.dataset import Images
 from octavo.images.input_sizes import named, refuse_fixed_size
 from octavo.images.purpose import open_images
-from octavo.layout import metrics_dir, present_variants, variant_dir
+from octavo.layout import HOSTS, host_record, metrics_dir, present_variants, variant_dir
 from octavo.manifest import model_bytes, read_manifest
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import say, track
-from octavo.runtime.benchmark import latencies, load_ms, peak_memory_mib
+from octavo.runtime.benchmark import figures, latencies, load_ms, on_device, peak_memory_mib
 from octavo.runtime.host import fingerprint
+from octavo.runtime.providers import AUTO, ON_GPU, chosen_providers, provider_warning
 from octavo.runtime.session import Session, session_config, session_warning
+
+# Images on which a GPU's outputs are held against the CPU's.
+COMPARED = 16
 
 
 def main() -> None:
     """Parse, measure, write."""
     chosen = cli.parser(__doc__).parse_args()
     spec = load_model(chosen.params, chosen.model)
-    folder = variant_dir(chosen.model, "fp32")
-    manifest = read_manifest(folder)
-    custom, paths = CustomOps.read(folder, manifest), present_variants(chosen.model)
+    warnings = [session_warning(), provider_warning() if AUTO in spec.benchmark.providers else None]
+    manifest = read_manifest(variant_dir(chosen.model, "fp32"))
+    custom, paths = CustomOps.read(variant_dir(chosen.model, "fp32"), manifest), present_variants(chosen.model)
     with custom.files(paths) as runs:
         record = custom.metrics() | _measure(chosen.model, spec, manifest["image_input"], paths, runs)
-    write_json(metrics_dir(chosen.model) / "latency.json", record)
-    if session_warning():
-        say(f"note: {session_warning()}")
+    host, latest = record["host.id"], metrics_dir(chosen.model) / "latency.json"
+    others = sorted(path.parent.name for path in HOSTS.glob(f"*/{chosen.model}.json") if path.parent.name != host)
+    hashes = {f"{variant}.sha256": read_manifest(path.parent)["sha256"] for variant, path in paths.items()}
+    write_json(host_record(host, chosen.model), record | hashes)
+    write_json(latest, record)
+    for warning in filter(None, warnings):
+        say(f"note: {warning}")
     for operator, ran in custom.metrics().items():
         say(f"{operator}: {ran}")
-    say(f"{metrics_dir(chosen.model) / 'latency.json'}: {len(paths)} variants, host {record['host.id']}")
+    say(f"{latest}: {len(paths)} variants, host {host}" + (f"; in {HOSTS} stay those of {', '.join(others)}" if others else ""))
 
 
 def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], runs: dict[str, Path]) -> dict[str, Any]:
     """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
-    settings = spec.benchmark
+    settings, providers = spec.benchmark, chosen_providers(spec.benchmark.providers)
     items = open_images(spec.data, "validation", f"models.{model}.data")
     refuse_fixed_size(settings.sizes, Session(runs["fp32"]).input_shapes[name], spec.input)
     sizes = dict.fromkeys([spec.input.size, *settings.sizes])
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
     record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
 
-    plan = list(product(settings.providers, settings.threads, settings.batch, sizes))
-    for provider, threads, batch, size in plan:
+    largest = max(settings.threads)
+    plan = product(providers, settings.threads, settings.batch, sizes)
+    for provider, threads, batch, size in [each for each in plan if each[0] not in ON_GPU or each[1] == largest]:
         images = Images(items, spec.input.at(size), "skip")
         feeds = {name: batch_of((tensor for _, tensor in images), batch)}
         rounds = iter(track(range(settings.rounds), f"timing {model}: {provider}, {threads} threads, batch {batch}, {named(size)}"))
@@ -66,18 +74,11 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
             warmup=settings.warmup,
             progress=lambda rounds=rounds: next(rounds, None),
         )
-        key = f"{provider}.t{threads}.b{batch}" + ("" if size == spec.input.size else f".{named(size)}")
-        for variant, latency in timed.items():
-            low, high = latency.interval()
-            record |= {
-                f"{variant}.{key}.median_ms": round(latency.median, 3),
-                f"{variant}.{key}.median_low_ms": round(low, 3),
-                f"{variant}.{key}.median_high_ms": round(high, 3),
-                f"{variant}.{key}.p95_ms": round(latency.p95, 3),
-                f"{variant}.{key}.images_per_s": round(batch * 1e3 / latency.median, 2),
-                f"{variant}.{key}.speedup": round(float(np.median(timed["fp32"].samples / latency.samples)), 3),
-            }
-    largest = max(settings.threads)
+        record |= figures(timed, f"{provider}.t{threads}.b{batch}" + ("" if size == spec.input.size else f".{named(size)}"), batch)
+    for provider in (provider for provider in providers if provider in ON_GPU):
+        samples = ({name: tensor} for _, tensor in islice(Images(items, spec.input, "skip"), COMPARED))
+        for variant, kept in on_device(runs, samples, provider=provider).items():
+            record |= {f"{variant}.{provider}.{key}": value for key, value in kept.items()}
     feeds = {name: next(iter(Images(items, spec.input, "skip")))[1]}
     bytes_fp32 = model_bytes(paths["fp32"].parent)
     for variant, path in track(list(runs.items()), f"loading {model}'s variants"):
@@ -85,8 +86,8 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
         record |= {
             f"{variant}.size_mb": round(size / 1e6, 3),
             f"{variant}.size_ratio": round(size / bytes_fp32, 4),
-            f"{variant}.load_ms": round(load_ms(path, provider=settings.providers[0], threads=largest), 1),
-            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, feeds, provider=settings.providers[0], threads=largest), 1),
+            f"{variant}.load_ms": round(load_ms(path, provider=providers[0], threads=largest), 1),
+            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, feeds, provider=providers[0], threads=largest), 1),
         }
     return record
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
-from octavo.evidence.report import caption, headings, markdown, missing, part_tables, resolutions, rows, shortfalls, tradeoff
+from octavo.evidence import report
 from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
@@ -25,10 +25,11 @@ def main() -> None:
     console = Console(width=None if Console().is_terminal else 180)
     for name in load(chosen.params).models:
         accuracy, latency = _records(name)
-        console.print(_table(headings(accuracy), *rows(accuracy, latency), title=name, caption=caption(accuracy, latency)))
-        for parts in part_tables(accuracy):
+        caption = report.caption(accuracy, latency)
+        console.print(_table(report.headings(accuracy), *report.rows(accuracy, latency), title=name, caption=caption))
+        for parts in [*report.part_tables(accuracy), *filter(None, [report.provider_table(latency)])]:
             console.print(_table(*parts, title=f"{name}: {parts[0][1]}"))
-        for note in [*missing(accuracy), *shortfalls(latency)]:
+        for note in [*report.missing(accuracy), *report.shortfalls(latency)]:
             console.print(f"note: {note}")
     console.print("models:  models/<model>/<variant>/model.onnx, each with its manifest.json")
     console.print("metrics: metrics/<model>/ (dvc metrics show, dvc metrics diff --md, dvc plots show)")
@@ -37,7 +38,7 @@ def main() -> None:
 def _table(columns: tuple[str, ...], *rows: tuple[str, ...], title: str, caption: str | None = None) -> Table:
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for heading in columns:
-        table.add_column(heading, justify="left" if heading in ("variant", "gates", "head", "held out") else "right")
+        table.add_column(heading, justify="left" if heading in ("variant", "gates", "head", "held out", "provider") else "right")
     for row in rows:
         table.add_row(*row)
     return table
@@ -45,10 +46,10 @@ def _table(columns: tuple[str, ...], *rows: tuple[str, ...], title: str, caption
 
 def _write(name: str) -> None:
     accuracy, latency = _records(name)
-    write_text(metrics_dir(name) / "report.md", markdown(name, accuracy, latency))
-    write_csv(metrics_dir(name) / "tradeoff.csv", tradeoff(accuracy, latency))
-    write_csv(metrics_dir(name) / "resolutions.csv", resolutions(accuracy, latency))
-    for note in shortfalls(latency):
+    write_text(metrics_dir(name) / "report.md", report.markdown(name, accuracy, latency))
+    write_csv(metrics_dir(name) / "tradeoff.csv", report.tradeoff(accuracy, latency))
+    write_csv(metrics_dir(name) / "resolutions.csv", report.resolutions(accuracy, latency))
+    for note in report.shortfalls(latency):
         say(f"note: {name}: {note}")
 
 

@@ -267,7 +267,7 @@ def test_what_cannot_be_quantized_or_timed(project):
 
 
 def _providers() -> list[str]:
-    from octavo.runtime.session import available_providers
+    from octavo.runtime.providers import available_providers
 
     return available_providers()
 

@@ -23,7 +23,8 @@ from octavo.images.preprocess import preprocess
 from octavo.images.warp import Points
 from octavo.manifest import read_manifest
 from octavo.runtime.host import cores
-from octavo.runtime.session import Session, available_providers
+from octavo.runtime.providers import provider_warning, usable_providers
+from octavo.runtime.session import Session
 from octavo.runtime.timing import interleaved
 from octavo.tasks.embedding.flip import answering
 from octavo.tasks.predict import Prediction, Predictor, predictor
@@ -143,6 +144,8 @@ def load(
     found = artifacts(folder)
     if variant is not None and variant not in found:
         raise SourceError(f"{folder} has no variant {variant!r}", f"it has: {', '.join(found)}")
+    if provider is None and provider_warning():
+        _LOG.warning("%s: %s", folder, provider_warning())
     opener = _Opener(provider, threads or cores())
     if variant is not None:
         return opener.open(found[variant], "asked for")
@@ -182,7 +185,7 @@ class _Opener:
         """Those that are recommended, as far as they are there; the CPU at least."""
         if self.asked is not None:
             return [self.asked]
-        there = available_providers()
+        there = usable_providers()
         return [name for name in artifact.manifest.get("providers", ["cpu"]) if name in there] or ["cpu"]
 
     def session(self, artifact: Artifact) -> tuple[Session, str]:

@@ -15,7 +15,7 @@ import onnxruntime
 from octavo.deploy.selfcheck import PATTERN, check_input, image_input
 from octavo.errors import SourceError
 from octavo.params.preprocessing import Input
-from octavo.runtime.session import PROVIDERS
+from octavo.runtime.providers import PROVIDERS
 
 __all__ = ["FORMAT", "runtime_config", "schema"]
 

@@ -20,6 +20,7 @@ METRICS += (("accuracy", "accuracy", "{:.3f}"), ("rank-1", "rank1", "{:.3f}"))
 FIDELITY = (("agreement", "agreement", "{:.3f}"), ("F1 to FP32", "match_f1", "{:.3f}"), ("mask IoU", "mask_iou", "{:.3f}"))
 FIDELITY += (("AUC drop", "auc_drop", "{:.4f}"), ("neighbours", "neighbours", "{:.3f}"), ("cosine P1", "cosine_p1", "{:.4f}"))
 FIDELITY += (("SQNR dB", "sqnr_db", "{:.1f}"), ("cosine", "cosine_mean", "{:.4f}"))
+PROVIDER_FIDELITY = (("sqnr_db", "{:.1f}"), ("cosine_min", "{:.5f}"))
 
 
 def headings(accuracy: Mapping[str, Any]) -> tuple[str, ...]:
@@ -29,7 +30,10 @@ def headings(accuracy: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def headline_setting(latency: Mapping[str, Any]) -> str | None:
-    """The setting that the table shows: of the smallest batch, the one at which FP32 is fastest, which is what a user would run."""
+    """The setting that the table shows: of the smallest batch, the one at which FP32 is fastest, which is what a user would run.
+
+    On the CPU where it was measured there: INT8 files are laid out for it, and other providers have a table of their own.
+    """
     settings = [
         key.removeprefix("fp32.").removesuffix(".median_ms")
         for key in latency
@@ -37,9 +41,9 @@ def headline_setting(latency: Mapping[str, Any]) -> str | None:
         if key.startswith("fp32.") and key.endswith(".median_ms") and key.count(".") == 4
     ]
 
-    def order(setting: str) -> tuple[int, float]:
-        batch = setting.split(".")[2]
-        return int(batch[1:]), latency[f"fp32.{setting}.median_ms"]
+    def order(setting: str) -> tuple[bool, int, float]:
+        provider, _, batch = setting.split(".")
+        return provider != "cpu", int(batch[1:]), latency[f"fp32.{setting}.median_ms"]
 
     return min(settings, key=order, default=None)
 
@@ -92,6 +96,24 @@ def part_tables(accuracy: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
         if parts:
             tables.append(found)
     return tables
+
+
+def provider_table(latency: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What other providers than the table's take, and what their arithmetic costs: headings, then a row a variant and setting.
+
+    Empty where nothing was measured on another one.
+    """
+    shown = (headline_setting(latency) or "").split(".")[0]
+    found = []
+    for key in latency:
+        variant, *setting, figure = key.split(".")
+        if figure != "median_ms" or setting[0] == shown:
+            continue
+        timed = f"{variant}.{'.'.join(setting)}"
+        kept = (_figure(latency, f"{variant}.{setting[0]}.{name}", form) for name, form in PROVIDER_FIDELITY)
+        found.append((variant, ".".join(setting), f"{latency[key]:.2f}", f"{latency[f'{timed}.speedup']:.2f}x", *kept))
+    found.sort(key=lambda row: (row[1], VARIANTS.index(row[0])))
+    return [("variant", "provider", "ms", "speed", "SQNR dB to FP32 on the CPU", "least cosine"), *found] if found else []
 
 
 def _present(columns: Sequence[tuple[str, str, str]], record: Mapping[str, Any], part: str = "") -> list[tuple[str, str, str]]:
@@ -151,7 +173,7 @@ def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any])
     columns = headings(accuracy)
     lines = [f"## {name}", "", _line(columns), _line(["---"] * len(columns))]
     lines += [_line(row) for row in rows(accuracy, latency)]
-    for columns, *parts in part_tables(accuracy):
+    for columns, *parts in [*part_tables(accuracy), *filter(None, [provider_table(latency)])]:
         lines += ["", _line(columns), _line(["---"] * len(columns)), *(_line(row) for row in parts)]
     sized = resolutions(accuracy, latency)
     if len(sized) > len(rows(accuracy, latency)):

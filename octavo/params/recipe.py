@@ -215,7 +215,9 @@ class Validate(Block):
 class Benchmark(Block):
     """What is timed; each combination of provider, threads and batch is one measurement per variant."""
 
-    providers: tuple[Literal["cpu", "cuda"], ...] = ("cpu",)
+    # auto: the CPU, and CUDA where a GPU can be used. A provider that is named and not there is an error.
+    providers: Annotated[tuple[Literal["auto", "cpu", "cuda"], ...], Field(min_length=1)] = ("auto",)
+    # Of the CPU; a GPU is measured once, with the most.
     threads: tuple[Positive, ...] = (1, 2)
     batch: tuple[Positive, ...] = (1,)
     # Further input sizes, for graphs whose height and width are dynamic: a number is a square, a pair [height, width]. `validate`

@@ -25,6 +25,7 @@ from octavo.qat.prepare import Start
 from octavo.qat.run import Sets
 from octavo.quantization.int8 import Images as PtqImages
 from octavo.quantization.int8.solution import all_int8
+from octavo.runtime.environment import GROUPS, versions_of
 from octavo.runtime.session import Session
 from octavo.runtime.tensors import read_tensors
 from octavo.tasks.registry import model_classes
@@ -92,7 +93,8 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     refuse_overlap([(item.name, item.sha256) for item in judged], mine, "validation", "training")
     held = {item.sha256 for item in pick(items, min(spec.qat.held_out, len(items) // 4), spec.qat.seed)}
     calibration = chosen_images(spec, used, where).items
-    recipe = spec.int8.model_copy(update={"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel})
+    forms = {"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel}
+    recipe = spec.int8.of_task(spec.task.name).model_copy(update=forms)
     model = load(folder / MODEL)
     counted, held_out = (
         [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
@@ -145,6 +147,7 @@ def _key(
         "masks": sha256_bytes("".join(sha256_file(mask.path) for item in items for mask in _masks(item)).encode()),
         "data.train": sha256_bytes(spec.data.train.model_dump_json().encode()),
         "calibrated ranges": sha256_bytes(repr(sorted(ranges.items())).encode()),
+        "packages": sha256_bytes(repr(versions_of(GROUPS["training"])).encode()),
         "octavo/qat": sha256_bytes("".join(sha256_file(path) for path in code).encode()),
         **{f"qat.{name}": str(value) for name, value in spec.qat.model_dump(mode="json").items()},
     }

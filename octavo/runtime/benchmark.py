@@ -7,16 +7,18 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from octavo.errors import ModelRunError
+from octavo.runtime.noise import sqnr_db
+from octavo.runtime.providers import ON_GPU
 from octavo.runtime.session import Session
 from octavo.runtime.timing import Latency, interleaved
 
-__all__ = ["latencies", "load_ms", "peak_memory_mib"]
+__all__ = ["figures", "latencies", "load_ms", "on_device", "peak_memory_mib"]
 
 
 def latencies(
@@ -31,12 +33,73 @@ def latencies(
 ) -> dict[str, Latency]:
     """Time `session.run` of several models on the same feeds, interleaved in this process.
 
+    On a GPU inputs and outputs stay in its memory (I/O binding): copies depend on what stands around the model.
+
     Raises:
         ModelRunError: a model does not take the feeds (a fixed batch, say) or the provider is not there.
     """
     sessions = {name: Session(path, provider=provider, threads=threads) for name, path in models.items()}
-    runners = {name: (lambda session=session: session.run(feeds)) for name, session in sessions.items()}
+    runners = {
+        name: session.bound(feeds) if provider in ON_GPU else (lambda session=session: session.run(feeds))
+        for name, session in sessions.items()
+    }
     return interleaved(runners, rounds=rounds, warmup=warmup, progress=progress)
+
+
+def figures(timed: Mapping[str, Latency], setting: str, batch: int, reference: str = "fp32") -> dict[str, float]:
+    """The record of one setting: `<model>.<setting>.<figure>`, as docs/metrics.md describes them; times in ms."""
+    record = {}
+    for name, latency in timed.items():
+        low, high = latency.interval()
+        record |= {
+            f"{name}.{setting}.median_ms": round(latency.median, 3),
+            f"{name}.{setting}.median_low_ms": round(low, 3),
+            f"{name}.{setting}.median_high_ms": round(high, 3),
+            f"{name}.{setting}.p95_ms": round(latency.p95, 3),
+            f"{name}.{setting}.images_per_s": round(batch * 1e3 / latency.median, 2),
+            f"{name}.{setting}.speedup": round(float(np.median(timed[reference].samples / latency.samples)), 3),
+        }
+    return record
+
+
+def on_device(
+    models: Mapping[str, Path], samples: Iterable[Mapping[str, np.ndarray]], *, provider: str, reference: str = "fp32"
+) -> dict[str, dict[str, float]]:
+    """What a provider's arithmetic costs: each model there against `reference` on the CPU, all outputs together.
+
+    A GPU sums in another order, and ONNX Runtime lets it multiply float32 as TF32 by default.
+
+    Args:
+        models: name to file, `reference` among them.
+        samples: feeds of one image each.
+        provider: where the models run; the reference runs on the CPU.
+
+    Returns:
+        Of each model `cosine_min` (the least over images; all outputs of an image as one vector) and `sqnr_db`. Outputs whose shape
+        depends on the image (rows that the graph chose) are left out where the shapes differ.
+
+    Raises:
+        ModelRunError: a model does not run on the provider.
+    """
+    truth = Session(models[reference])
+    sessions = {name: Session(path, provider=provider) for name, path in models.items()}
+    signal, noise, cosines = dict.fromkeys(models, 0.0), dict.fromkeys(models, 0.0), {name: [1.0] for name in models}
+    for feeds in samples:
+        wanted = truth.run(feeds)
+        for name, session in sessions.items():
+            found = session.run(feeds)
+            same = [key for key in wanted if key in found and found[key].shape == wanted[key].shape]
+            if not same:
+                continue
+            a, b = (np.concatenate([values[key].astype(np.float64).ravel() for key in same]) for values in (wanted, found))
+            signal[name] += float(a @ a)
+            noise[name] += float((a - b) @ (a - b))
+            lengths = np.linalg.norm(a) * np.linalg.norm(b)
+            cosines[name].append(float(a @ b / lengths) if lengths else float(np.array_equal(a, b)))
+    return {
+        name: {"cosine_min": round(min(cosines[name]), 6), "sqnr_db": round(sqnr_db(signal[name], noise[name]), 2)}
+        for name in models
+    }
 
 
 def load_ms(model: Path, *, provider: str, threads: int, repeats: int = 3) -> float:

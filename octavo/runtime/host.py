@@ -13,7 +13,7 @@ import onnxruntime
 
 from octavo.files import sha256_bytes
 
-__all__ = ["FEATURES", "cores", "cpu_features", "fingerprint", "has_vnni", "memory_limit", "versions"]
+__all__ = ["FEATURES", "cores", "cpu_features", "fingerprint", "gpu", "has_vnni", "memory_limit", "versions"]
 
 # The instruction sets that decide which integer kernels run.
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
@@ -66,7 +66,8 @@ def memory_limit() -> int:
 
 
 @functools.cache
-def _gpu() -> str | None:
+def gpu() -> str | None:
+    """The first NVIDIA GPU's name as `nvidia-smi` has it; None where there is none, or none that this container may use."""
     try:
         query = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=True
@@ -105,7 +106,7 @@ def fingerprint() -> dict[str, Any]:
         "vnni": has_vnni(),
         "memory_gib": round(memory / 2**30),
         "os": f"{platform.system()} {platform.machine()}",
-        "gpu": _gpu(),
+        "gpu": gpu(),
         "onnxruntime": onnxruntime.__version__,
     }
     facts["id"] = sha256_bytes(repr(sorted(facts.items())).encode())[:12]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +11,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
 from octavo.errors import ModelRunError
 from octavo.runtime.host import has_vnni
+from octavo.runtime.providers import ON_GPU, PROVIDERS, require_provider
 
-__all__ = ["PROVIDERS", "Session", "available_providers", "session_config", "session_warning"]
+__all__ = ["Session", "session_config", "session_warning"]
 
-PROVIDERS = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-    "openvino": "OpenVINOExecutionProvider",
-}
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -33,11 +28,6 @@ _ERRORS = (
     ValueError,
     *(kind for kind in vars(_state).values() if isinstance(kind, type) and issubclass(kind, Exception)),
 )
-
-
-def available_providers() -> list[str]:
-    """Short names (`cpu`, `cuda`, `tensorrt`, `openvino`) of the execution providers that this installation of ONNX Runtime has."""
-    return [name for name, full in PROVIDERS.items() if full in ort.get_available_providers()]
 
 
 # A session's threads go on spinning for a while when a run is over, on the cores of whatever session runs next: four sessions that
@@ -69,7 +59,7 @@ class Session:
 
     Args:
         model: path of the ONNX file, or its bytes.
-        provider: a key of `PROVIDERS`.
+        provider: a key of `octavo.runtime.providers.PROVIDERS`.
         threads: intra-op threads; 0 takes one a core.
         optimization: `off`, `basic`, `extended` or `all`.
         memory_pattern: false frees each activation once it is used instead of planning one block for all.
@@ -81,7 +71,7 @@ class Session:
             threads off the cores that another one runs on.
 
     Raises:
-        ModelRunError: the provider is not installed, or the graph cannot be loaded.
+        ModelRunError: the provider is not installed or its GPU is not there, or the graph cannot be loaded.
     """
 
     def __init__(
@@ -98,13 +88,10 @@ class Session:
         profile: str | Path | None = None,
         entries: Mapping[str, str] | None = None,
     ) -> None:
+        self.provider = provider
         self.name = name or ("<graph in memory>" if isinstance(model, bytes) else str(model))
-        if provider not in available_providers():
-            raise ModelRunError(
-                f"execution provider {provider!r} is not in this ONNX Runtime (it has: {', '.join(available_providers())})",
-                "install the extra that has it (`make repro EXTRA=gpu`), or take it out of `benchmark.providers`",
-            )
-        if provider in ("cuda", "tensorrt"):
+        require_provider(provider)
+        if provider in ON_GPU:
             # The CUDA and cuDNN libraries lie in site-packages, where the loader does not look by itself.
             ort.preload_dlls()
         options = ort.SessionOptions()
@@ -155,11 +142,40 @@ class Session:
         try:
             return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
         except _ERRORS as error:
-            shapes = ", ".join(f"{name} {list(value.shape)} {value.dtype}" for name, value in feeds.items())
-            raise ModelRunError(
-                f"{self.name}: the graph does not run on {shapes}: {_first_line(error)}",
-                "check `input:` in params.yaml (size, layout, dtype) against the graph's input",
-            ) from error
+            raise self._refused(feeds, error) from error
+
+    def _refused(self, feeds: Mapping[str, np.ndarray], error: Exception) -> ModelRunError:
+        shapes = ", ".join(f"{name} {list(value.shape)} {value.dtype}" for name, value in feeds.items())
+        return ModelRunError(
+            f"{self.name}: the graph does not run on {shapes}: {_first_line(error)}",
+            "check `input:` in params.yaml (size, layout, dtype) against the graph's input",
+        )
+
+    def bound(self, feeds: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        """A call that runs once on inputs that lie on the provider's device already, and leaves the outputs there.
+
+        With plain `run` a GPU's time is that of its kernels and of the copies to and from it. The call returns when the outputs
+        are computed (I/O binding: https://onnxruntime.ai/docs/performance/tune-performance/iobinding.html).
+
+        Raises:
+            ModelRunError: the call, as `run`.
+        """
+        device = "cuda" if self.provider in ON_GPU else "cpu"
+        binding = self._session.io_binding()
+        for name, value in feeds.items():
+            # The graph's own layout of memory: a transposed view has none that could be bound.
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), device, 0))
+        for name in self.outputs:
+            binding.bind_output(name, device)
+
+        def once() -> None:
+            try:
+                self._session.run_with_iobinding(binding)
+                binding.synchronize_outputs()
+            except _ERRORS as error:
+                raise self._refused(feeds, error) from error
+
+        return once
 
     def end_profiling(self) -> Path:
         """Write the kernels' times and give back the file (JSON in Chrome's trace format)."""

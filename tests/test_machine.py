@@ -1,0 +1,208 @@
+"""What the pipeline runs on: providers and their devices, I/O binding, each host's own latencies, the container image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from conftest import ROOT, small_network
+from packages import write_package
+from stage_process import run_stage
+
+from octavo.deploy.loader import load
+from octavo.errors import ModelRunError
+from octavo.evidence.report import headline_setting, markdown, provider_table
+from octavo.files import read_json, write_json
+from octavo.layout import HOSTS, host_record
+from octavo.manifest import own_manifest
+from octavo.runtime import environment, providers
+from octavo.runtime.benchmark import figures, on_device
+from octavo.runtime.host import fingerprint
+from octavo.runtime.session import Session
+from octavo.runtime.timing import Latency
+
+FEEDS = {"image": np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)}
+
+
+@pytest.fixture
+def network(tmp_path) -> Path:
+    path = tmp_path / "network.onnx"
+    path.write_bytes(small_network().SerializeToString())
+    return path
+
+
+class Machine:
+    """An ONNX Runtime with CUDA, with or without a GPU: neither can be had here."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, gpu: str | None) -> None:
+        patch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+        patch.setattr(providers, "gpu", lambda: gpu)
+
+
+class TestProviders:
+    def test_without_cuda_nothing_is_said(self):
+        assert providers.usable_providers() == ["cpu"]
+        assert providers.chosen_providers(["auto"]) == ["cpu"]
+        assert providers.provider_warning() is None
+
+    def test_cuda_without_a_gpu(self, monkeypatch, network):
+        Machine(monkeypatch, None)
+        assert providers.available_providers() == ["cpu", "cuda"]
+        assert providers.usable_providers() == ["cpu"]
+        assert providers.chosen_providers(["auto"]) == ["cpu"]
+        assert "no GPU can be seen" in providers.provider_warning()
+        with pytest.raises(ModelRunError, match="'cuda' is asked for and no GPU can be seen") as told:
+            Session(network, provider="cuda")
+        assert "[auto]" in str(told.value)
+        Session(network, provider="cpu")
+
+    def test_cuda_with_a_gpu(self, monkeypatch):
+        Machine(monkeypatch, "NVIDIA Test")
+        assert providers.provider_warning() is None
+        assert providers.chosen_providers(["auto"]) == ["cpu", "cuda"]
+        assert providers.chosen_providers(["cuda", "auto"]) == ["cuda", "cpu"]
+        assert providers.chosen_providers(["cuda"]) == ["cuda"]
+
+    def test_a_gpu_whose_libraries_do_not_load(self, monkeypatch, network):
+        # ONNX Runtime is the real one: asked for CUDA, it has none and ends on the CPU, which must not pass for a GPU's time.
+        Machine(monkeypatch, "NVIDIA Test")
+        with pytest.warns(UserWarning, match="CUDAExecutionProvider"), pytest.raises(ModelRunError, match="fell back to"):
+            Session(network, provider="cuda")
+
+    def test_a_provider_that_is_not_installed(self, network):
+        with pytest.raises(ModelRunError, match="'tensorrt' is not in this ONNX Runtime") as told:
+            Session(network, provider="tensorrt")
+        assert "EXTRA=gpu" in str(told.value)
+
+
+class TestBinding:
+    def test_it_computes_what_a_run_computes_each_time(self, network):
+        session = Session(network)
+        once = session.bound(FEEDS)
+        for _ in range(2):
+            once()
+        # What is bound lies in the session's own buffers: read it there.
+        binding = once.__closure__[[name == "binding" for name in once.__code__.co_freevars].index(True)].cell_contents
+        (found,), (wanted,) = binding.copy_outputs_to_cpu(), session.run(FEEDS).values()
+        np.testing.assert_array_equal(found, wanted)
+
+    def test_a_layout_that_cannot_be_bound_is_copied(self, network):
+        turned = np.ascontiguousarray(FEEDS["image"].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        Session(network).bound({"image": turned})()
+
+    def test_inputs_that_do_not_fit_are_a_clear_error(self, network):
+        with pytest.raises(ModelRunError, match=r"does not run on image \[1, 1, 32, 32\]"):
+            Session(network).bound({"image": np.zeros((1, 1, 32, 32), np.float32)})()
+
+
+class TestOnDevice:
+    def test_the_same_arithmetic_loses_nothing(self, network):
+        found = on_device({"fp32": network}, [FEEDS], provider="cpu")
+        assert found == {"fp32": {"cosine_min": 1.0, "sqnr_db": 200.0}}
+
+    def test_another_network_is_told_from_it(self, network, tmp_path):
+        other = tmp_path / "other.onnx"
+        other.write_bytes(small_network(seed=3).SerializeToString())
+        found = on_device({"fp32": network, "fp16": other}, [FEEDS, FEEDS], provider="cpu")["fp16"]
+        a, b = (np.concatenate([one.ravel() for one in Session(path).run(FEEDS).values()]) for path in (network, other))
+        assert found["cosine_min"] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5)
+        assert found["sqnr_db"] == pytest.approx(10 * np.log10((a @ a) / ((a - b) @ (a - b))), abs=0.01)
+
+
+def latency(host: str = "0" * 12) -> dict:
+    samples = {name: Latency(np.full(9, ms)) for name, ms in (("fp32", 4.0), ("fp16", 2.0), ("int8", 8.0))}
+    record = {"host.id": host, "host.cpu": "c", "host.cores": 2, "host.vnni": True, "host.session": "defaults"}
+    for name in samples:
+        record |= {f"{name}.size_mb": 1.0, f"{name}.size_ratio": 1.0, f"{name}.cuda.sqnr_db": 60.0, f"{name}.cuda.cosine_min": 1.0}
+    for setting in ("cpu.t1.b1", "cuda.t1.b1", "cuda.t1.b16"):
+        record |= figures(samples, setting, 1)
+    return record
+
+
+def test_the_table_is_of_the_cpu_and_the_gpu_has_its_own():
+    assert headline_setting(latency()) == "cpu.t1.b1"
+    only = {key: value for key, value in latency().items() if ".cpu." not in key}
+    assert headline_setting(only) == "cuda.t1.b1"
+    assert not provider_table(only)
+    table = provider_table(latency())
+    assert [row[:4] for row in table[1:]] == [
+        (variant, setting, ms, speed)
+        for setting in ("cuda.t1.b1", "cuda.t1.b16")
+        for variant, ms, speed in (("fp32", "4.00", "1.00x"), ("fp16", "2.00", "2.00x"), ("int8", "8.00", "0.50x"))
+    ]
+    assert "| fp16 | cuda.t1.b16 | 2.00 | 2.00x | 60.0 | 1.00000 |" in markdown("m", {"images": 1, "labelled": 0}, latency())
+
+
+class TestHosts:
+    def test_another_host_does_not_overwrite_what_one_has_measured(self, project):
+        """A model that another machine has measured, measured here."""
+        assert run_stage("export", "--model", "small").returncode == 0
+        theirs = {**latency("f" * 12), "note": "theirs"}
+        write_json(host_record("f" * 12, "small"), theirs)
+        write_json("metrics/small/latency.json", theirs)
+        done = run_stage("benchmark", "--model", "small")
+        assert done.returncode == 0, done.stderr
+        here = fingerprint()["id"]
+        assert f"host {here}; in metrics/hosts stay those of {'f' * 12}" in done.stdout
+        assert read_json(host_record("f" * 12, "small")) == theirs
+        mine, latest = read_json(host_record(here, "small")), read_json("metrics/small/latency.json")
+        assert latest["host.id"] == mine["host.id"] == here
+        assert {key: value for key, value in mine.items() if not key.endswith(".sha256")} == latest
+        assert mine["fp32.sha256"] == own_manifest("models/small/fp32")["sha256"]
+        assert {path.name for path in HOSTS.iterdir()} == {here, "f" * 12}
+
+
+class TestMachineStage:
+    def test_it_says_the_same_each_time(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        said = []
+        for _ in range(2):
+            assert run_stage("machine").returncode == 0
+            said.append({path.name: path.read_bytes() for path in Path(".octavo").iterdir()})
+        assert said[0] == said[1]
+        assert sorted(said[0]) == ["host.json", "images.json", "runtime.json", "training.json"]
+        assert read_json(".octavo/host.json")["id"] == fingerprint()["id"]
+        assert read_json(".octavo/runtime.json")["onnxruntime"] == ort.__version__
+
+    def test_one_onnx_runtime_is_told_whatever_its_distribution(self, monkeypatch):
+        asked = {"onnxruntime-gpu": "1.2.3"}
+
+        def version(name: str) -> str:
+            if name not in asked:
+                raise environment.importlib.metadata.PackageNotFoundError(name)
+            return asked[name]
+
+        monkeypatch.setattr(environment.importlib.metadata, "version", version)
+        assert environment.versions_of(["onnxruntime", "torch"]) == {"onnxruntime": "1.2.3", "torch": None}
+
+
+class TestImage:
+    def test_outside_of_one(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(environment, "IMAGE_FILE", tmp_path / "none.json")
+        monkeypatch.setenv("OCTAVO_IMAGE_DIGEST", "sha256:1")
+        assert environment.image() is None
+
+    def test_inside_of_one(self, monkeypatch, tmp_path):
+        built = {"image": "octavo-cpu", "target": "pipeline", "lock": "a" * 64}
+        monkeypatch.setattr(environment, "IMAGE_FILE", tmp_path / "image.json")
+        (tmp_path / "image.json").write_text(json.dumps(built))
+        monkeypatch.delenv("OCTAVO_IMAGE_DIGEST", raising=False)
+        assert environment.image() == {**built, "digest": None}
+        monkeypatch.setenv("OCTAVO_IMAGE_DIGEST", "sha256:1")
+        assert environment.image() == {**built, "digest": "sha256:1"}
+
+
+def test_a_service_hears_once_that_its_gpu_is_missing(tmp_path, monkeypatch, caplog):
+    write_package(tmp_path / "package")
+    Machine(monkeypatch, None)
+    with caplog.at_level("WARNING", "octavo.deploy"):
+        model = load(tmp_path / "package", measure=False)
+    assert model.provider == "cpu"
+    assert len([line for line in caplog.messages if "no GPU can be seen" in line]) == 1
+
+
+def test_machine_files_are_not_in_git():
+    assert "/.octavo/" in (ROOT / ".gitignore").read_text().splitlines()
