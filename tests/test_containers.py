@@ -169,6 +169,7 @@ class TestDockerfiles:
             "pipeline",
         }
         assert text.rstrip().endswith("FROM pipeline")
+        assert not re.search(r"<<|--link|^# syntax|@sha256", text, re.M), "what not every engine understands"
         assert text.count("\nUSER 1000:1000\n") == 2
         assert text.count('ARG TORCH_INDEX=""') == 1
         for label in ("title", "description", "licenses", "version"):
@@ -321,6 +322,14 @@ class TestRun:
         assert value_of("--env", call) == "OCTAVO_IMAGE_DIGEST=sha256:0123abc"
         assert {"--rm", "--init"} <= set(call)
         assert not {"--tty", "--gpus", "--userns"} & set(call)
+
+    def test_podman_has_an_init_where_one_is_installed(self, fake, folder):
+        fake.run(folder, "cpu", "true", OCTAVO_ENGINE="podman")
+        installed = any(Path(path).exists() for path in ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit"))
+        assert ("--init" in fake.started()) == installed
+        fake.tool("catatonit", "")
+        fake.run(folder, "cpu", "true", OCTAVO_ENGINE="podman")
+        assert "--init" in fake.calls()[-1]
 
     def test_exit_codes_are_the_command_s(self, fake, folder):
         assert fake.run(folder, "cpu", "false", FAKE_CODE="37").returncode == 37
