@@ -103,7 +103,7 @@ def main() -> None:
     run("uv", "pip", "install", "-q", "--native-tls", *options, "--require-hashes", "-r", str(wanted))
     wanted.unlink()
     if unhashed:
-        run("uv", "pip", "install", "-q", "--native-tls", *options, "--index-url", index, *unhashed)
+        run("uv", "pip", "install", "-q", "--native-tls", *options, "--default-index", index, *unhashed)
     if chosen.slim:
         slim(next(chosen.venv.glob("lib/python3*/site-packages")))
     if chosen.image:

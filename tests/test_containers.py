@@ -1,5 +1,6 @@
 """Images, compose and containers/run, as far as that goes without building: .ci/containers builds and runs them."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,21 @@ class TestLocks:
             assert {pin.split()[0] for pin in LOCKS["runtime-gpu"][name]} == {pin.split()[0] for pin in LOCKS["torch"][name]}
 
 
+def write_wheel(index: Path, name: str, version: str) -> str:
+    """A package with nothing in it, in a folder that is a package index; its SHA-256."""
+    folder = index / name
+    folder.mkdir(parents=True)
+    spelled = name.replace("-", "_")
+    wheel = folder / f"{spelled}-{version}-py3-none-any.whl"
+    info = f"{spelled}-{version}.dist-info"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    (folder / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    return hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+
 class TestInstall:
     LOCK = "\n".join(
         f"{name}==1.0{marker} \\\n    --hash=sha256:{'a' * 64}"
@@ -107,6 +124,36 @@ class TestInstall:
         hashed, unhashed = install.parted(self.LOCK, {"torch", "triton"}, "")
         assert [name for name, _ in hashed] == ["numpy", "torchvision", "nvidia-cublas"]
         assert unhashed == []
+
+    def test_a_torch_index_is_asked_for_torch_alone(self, tmp_path):
+        """Real wheels (empty ones), real uv: two indexes, of which the second has the builds for the CPU."""
+        pypi, other = tmp_path / "pypi", tmp_path / "other"
+        names = ("numpy", "torch", "torchvision", "nvidia-cublas")
+        hashes = {name: write_wheel(pypi, name, "1.0") for name in names}
+        for name in ("numpy", "torch", "torchvision"):
+            write_wheel(other, name, "1.0+cpu")
+        lock = tmp_path / "lock.txt"
+        lock.write_text("".join(f"{name}==1.0 \\\n    --hash=sha256:{hashes[name]}\n" for name in names))
+
+        def installed(venv: str, **environment: str) -> dict[str, str]:
+            variables = {
+                "PATH": f"{BIN}:{os.environ['PATH']}",
+                "HOME": str(tmp_path),
+                "UV_DEFAULT_INDEX": pypi.as_uri(),
+                **environment,
+            }
+            command = [sys.executable, ROOT / "containers/install.py", tmp_path / venv, lock]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+            assert done.returncode == 0, done.stderr
+            found = (tmp_path / venv).glob("lib/python3*/site-packages/*.dist-info")
+            return dict(path.name.removesuffix(".dist-info").split("-") for path in found)
+
+        assert installed("plain") == dict.fromkeys(("numpy", "torch", "torchvision", "nvidia_cublas"), "1.0")
+        assert installed("small", TORCH_INDEX=other.as_uri()) == {"numpy": "1.0", "torch": "1.0+cpu", "torchvision": "1.0+cpu"}
+
+        lock.write_text(lock.read_text().replace(hashes["torchvision"], "0" * 64))
+        with pytest.raises(AssertionError, match="[Hh]ash"):
+            installed("forged")
 
     def test_slim_deletes_nothing_that_octavo_imports(self, tmp_path):
         """Every module that the rooms without torch load, in a copy of their packages that is slim."""
