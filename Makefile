@@ -1,6 +1,7 @@
 # make repro   the pipeline, from nothing: environment, data, models, evidence, table
 # make test    the tests          make lint   style and import contract
 # make release MODEL=road VERSION=v1.0.0    git tags for a model that may be released (docs/registry.md)
+# make push    outputs and the run-cache to the DVC remote; make pull [MODEL=road] brings them (docs/remotes.md)
 # make lock    pin the dependencies again (after a change of pyproject.toml)
 # make images  the pipeline's container images, image-cpu and image-gpu (docs/containers.md)
 # EXTRA=gpu takes onnxruntime-gpu; RUN=cpu or RUN=gpu runs every stage in that image; any other RUN is put before every stage's command.
@@ -16,7 +17,7 @@ IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 STAGE_RUN = $(if $(filter cpu gpu,$(RUN)),./containers/run $(RUN),$(RUN))
 ENGINE ?= $(shell for e in docker podman; do $$e info >/dev/null 2>&1 && echo $$e && break; done)
 
-.PHONY: repro setup test lint format release lock clean images image-cpu image-gpu
+.PHONY: repro setup test lint format release push pull images image-cpu image-gpu lock clean
 
 repro: $(READY)
 	@$(IN_VENV) OCTAVO_RUN="$(STAGE_RUN)" dvc repro $(STAGES)
@@ -43,6 +44,12 @@ images: image-cpu image-gpu
 image-cpu image-gpu: image-%:
 	@test -n "$(ENGINE)" || { echo "error: no container engine answers; install podman or docker, or name one: make images ENGINE=podman"; exit 2; }
 	$(ENGINE) build -f Dockerfile.$* --target pipeline -t octavo-$*:pipeline $(BUILD_ARGS) .
+
+push: $(READY)
+	@$(IN_VENV) python -m octavo push $(ARGS)
+
+pull: $(READY)
+	@$(IN_VENV) python -m octavo pull "$(MODEL)" $(ARGS)
 
 # uv installs about five times faster than pip; where it cannot (another index set up for pip alone), pip does the same from
 # the same hashed lock.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from conftest import CLASSES, ROOT, project_params, write_images
+from conftest import project_params
+from repositories import commit, nobodys_settings, pipeline_repository, ran
 
 BIN = Path(sys.executable).parent
 
@@ -55,11 +56,6 @@ def sh(repository: Path, *command: str, ok: bool = True, env: dict[str, str] | N
     return done.stdout + done.stderr
 
 
-def ran(output: str) -> set[str]:
-    """Stages that ran but `machine`, which always does."""
-    return {line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")} - {"machine"}
-
-
 def digests(repository: Path) -> dict[str, str]:
     """Of everything that must be equal between two clean runs."""
     found = [*repository.glob("models/**/*.onnx"), *repository.glob("models/*/calibration/*")]
@@ -85,30 +81,17 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 def make_repository(folder: Path) -> Path:
-    folder.mkdir()
-    for name in ("octavo", "stages"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "requirements", folder / "requirements")
-    for name in (".dvcignore", ".gitignore"):
-        shutil.copyfile(ROOT / name, folder / name)
-    # The demo data has its own stages; this repository brings its images along.
-    pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())
-    del pipeline["stages"]["prepare"]
-    (folder / "dvc.yaml").write_text(yaml.safe_dump(pipeline))
-    (folder / "network.py").write_text(NETWORK)
-    torch.save(weights(), folder / "weights.pth")
+    weights_file = folder.parent / "weights.pth"
+    torch.save(weights(), weights_file)
     source = {"kind": "torch", "entry": "network:build", "args": {"width": 16}, "file": "weights.pth", "trace": True}
-    (folder / "params.yaml").write_text(yaml.safe_dump(project_params(source=source)))
-    write_images(folder / "images/calibration", 8, seed=1)
-    for label in range(CLASSES):
-        write_images(folder / f"images/validation/{label}", 3, seed=10 + label)
-    sh(folder, "git", "init", "-q")
-    sh(folder, "dvc", "init", "-q")
-    shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
-    shutil.copytree(ROOT / ".dvc/plots", folder / ".dvc/plots")
-    sh(folder, "git", "add", "-A")
-    sh(folder, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
-    return folder
+    files = {"network.py": NETWORK.encode(), "weights.pth": weights_file.read_bytes()}
+    return pipeline_repository(folder, project_params(source=source), files)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_settings(tmp_path_factory) -> Iterator[None]:
+    with nobodys_settings(tmp_path_factory.mktemp("home")):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +101,7 @@ def repository(tmp_path_factory) -> Path:
         f"{stage}@small"
         for stage in ("export", "calibrate", "quantize_fp16", "quantize_int8", "qat", "validate", "benchmark", "report", "package")
     }
-    sh(folder, "git", "add", "-A")
-    sh(folder, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "first run")
+    commit(folder, "first run")
     return folder
 
 

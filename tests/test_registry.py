@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,10 +13,9 @@ from pathlib import Path
 import boto3
 import onnx
 import pytest
-import requests
 import yaml
 from conftest import CLASSES, ROOT, project_params, small_network, write_images
-from moto.server import ThreadedMotoServer
+from repositories import bytes_of, commit, nobodys_settings, octavo, s3_server, sh, use_remote
 from stage_process import run_stage
 
 from octavo.commands import main
@@ -28,7 +26,6 @@ from octavo.deploy.registry.release import plan, tag
 from octavo.errors import OctavoError, ParamsError, RegistryError, SourceError
 from octavo.params import load
 
-BIN = Path(sys.executable).parent
 STAGES = ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark")
 TAGS = ["small@{0}", "small-fp32@{0}", "small-fp16@{0}", "small-int8@{0}"]
 ENTRIES = {"small": "models/small/package"} | {f"small-{name}": f"models/small/package/{name}" for name in ("fp32", "fp16", "int8")}
@@ -47,43 +44,14 @@ print(json.dumps([model.name, model.variant, said]))
 
 @pytest.fixture(scope="module", autouse=True)
 def own_settings(tmp_path_factory) -> Iterator[None]:
-    """Nobody's git, DVC or AWS settings, and nothing sent."""
-    home = tmp_path_factory.mktemp("home")
-    (home / "gitconfig").write_text("[user]\nname = t\nemail = t@example.org\n[init]\ndefaultBranch = main\n")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("AWS_", "GIT_", "DVC_"))]:
-            patch.delenv(name)
-        patch.setenv("DVC_NO_ANALYTICS", "1")
-        for name in ("DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR", "DVC_SITE_CACHE_DIR"):
-            patch.setenv(name, str(home / name.lower()))
-        patch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
-        patch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
-        patch.setenv("AWS_CONFIG_FILE", str(home / "none"))
-        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(home / "none"))
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        patch.setenv("AWS_MAX_ATTEMPTS", "1")
-        patch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
-        patch.setenv("PYTHONPATH", str(ROOT))
+    with nobodys_settings(tmp_path_factory.mktemp("home")):
         yield
 
 
-def sh(folder: Path, *command: str, code: int = 0, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def commit(folder: Path, message: str = "next") -> None:
-    sh(folder, "git", "add", "-A")
-    sh(folder, "git", "commit", "-qm", message)
-
-
-def octavo(folder: Path, *arguments: str, code: int = 0, env: dict[str, str] | None = None) -> str:
-    said = sh(folder, sys.executable, "-m", "octavo", *arguments, code=code, env=env)
-    if code == 2:
-        assert said.startswith("error: ")
-        assert "Traceback" not in said
-    return said
+@pytest.fixture(scope="module")
+def s3() -> Iterator[tuple[str, dict[str, str]]]:
+    with s3_server() as server:
+        yield server
 
 
 def tags(folder: Path) -> list[str]:
@@ -109,16 +77,6 @@ def expected(made) -> dict[str, list]:
     """What the producer's own files say."""
     package = made / "project/models/small/package"
     return {"package": said_by(made, package), "int8": said_by(made, package / "int8")}
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def use_remote(folder: Path, url: str, **settings: str) -> None:
-    sh(folder, "dvc", "remote", "add", "-q", "-d", "-f", "store", url)
-    for key, value in settings.items():
-        sh(folder, "dvc", "remote", "modify", "store", key, value)
 
 
 @pytest.fixture(scope="module")
@@ -348,6 +306,7 @@ class TestRelease:
     def test_remotes(self, project, monkeypatch):
         refuse("RemoteNotFoundError", "nope", remote="nope")
         monkeypatch.setitem(sys.modules, "dvc_ssh", None)
+        monkeypatch.delitem(sys.modules, "octavo.deploy.registry.ssh", raising=False)
         sh(project, "dvc", "remote", "add", "--local", "far", "ssh://127.0.0.1/dvc")
         refuse("'far' needs a package that is not installed", "dvc-ssh", remote="far")
         sh(project, "dvc", "remote", "remove", "--local", "far")
@@ -367,7 +326,7 @@ class TestRelease:
         assert run_stage("validate", "--model", "small").returncode == 0
         repackage(project)
         cosine = json.loads(Path("metrics/small/accuracy.json").read_text())["int8.cosine_mean"]
-        refuse(f"int8: gate similarity is fail (cosine_mean {cosine:.4g}; validate.gates.similarity: 1.0)")
+        refuse(f"int8.gate.similarity: fail: cosine_mean {cosine:.3f}, asked for 1")
 
     def test_gates_that_did_not_tell_are_said(self, project):
         record = json.loads(Path("metrics/small/accuracy.json").read_text())
@@ -380,8 +339,8 @@ class TestRelease:
         Path("metrics/small/accuracy.json").write_text(json.dumps(record))
         repackage(project)
         release = plan("small", "v1.0.0")
-        assert any("int8: gate retained is inconclusive (retained 0.97, retained_low 0.9," in note for note in release.notes)
-        assert any("fp16: gate retained is no-labels" in note for note in release.notes)
+        assert any("int8.gate.retained: inconclusive: 0.970 [0.900, " in note for note in release.notes)
+        assert any("fp16.gate.retained: no-labels" in note for note in release.notes)
         assert "gates: retained inconclusive" in release.artifacts["small-int8"]
 
     def test_entries_of_dvc_yaml(self, project):
@@ -544,35 +503,6 @@ class TestFetch:
         commit(project)
         sh(project, "gto", "register", "figures", "--version", "v1.0.0")
         self.fails(url, "figures", "holds no model", kind=SourceError)
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[str, dict[str, str]]]:
-    """A server that checks signatures and policies: its URL, and the environment of somebody who may use `bucket`."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    root = {"endpoint_url": url, "region_name": "us-east-1", "aws_access_key_id": "root", "aws_secret_access_key": "root"}
-    boto3.client("s3", **root).create_bucket(Bucket="bucket")
-    iam = boto3.client("iam", **root)
-    iam.create_user(UserName="user")
-    allowed = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
-    iam.put_user_policy(
-        UserName="user", PolicyName="s3", PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
-    )
-    key = iam.create_access_key(UserName="user")["AccessKey"]
-    before = requests.post(f"{url}/moto-api/reset-auth", data=b"0", timeout=10).json()["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"]
-    yield (
-        url,
-        {
-            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-            "AWS_DEFAULT_REGION": "us-east-1",
-        },
-    )
-    requests.post(f"{url}/moto-api/reset-auth", data=str(before).encode(), timeout=10)
-    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ _EITHER = {
     "opencv": ("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python"),
 }
 _IMAGES = ("numpy", "opencv", "pillow")
-_RUNTIME = (*_IMAGES, "faster-coco-eval", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "scikit-learn", "scipy")
+_RUNTIME = (*_IMAGES, "faster-coco-eval", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "scipy")
 # Group to what decides the bytes of what its stages write: data sets; calibration, quantization, evidence; export and training. The
 # others of pyproject.toml (pydantic, pyyaml, psutil, rich) read settings, count memory and print.
 GROUPS = {

@@ -19,7 +19,7 @@ from typing import Any
 from octavo.deploy.artifact import artifacts
 from octavo.deploy.package import RUNTIME
 from octavo.deploy.registry.names import Version, registered, versions
-from octavo.deploy.registry.stored import storage_error
+from octavo.deploy.registry.stored import only_known_hosts, storage_error
 from octavo.errors import OctavoError, RegistryError
 from octavo.files import replace_dir
 from octavo.layout import MANIFEST, MODEL, VARIANTS
@@ -168,6 +168,7 @@ def _cloned(url: str) -> Iterator[None]:
     """Errors of git and DVC become one message; what DVC cloned is removed."""
     from dvc.repo.open_repo import clean_repos
 
+    only_known_hosts()
     try:
         with _explained(url):
             yield

@@ -21,19 +21,13 @@ from octavo.layout import MANIFEST, VARIANTS, variant_dir
 from octavo.manifest import read_manifest
 from octavo.params import load_model
 from octavo.params.recipe import Gates
+from octavo.verdicts import FAIL, PASS, verdict
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from scmrepo.git import Git
 
 __all__ = ["Release", "plan", "tag"]
-
-# The figures that a gate is about, by their keys in accuracy.json; its bound has the gate's name in `validate.gates`.
-FIGURES = {
-    "retained": ("retained", "retained_low", "retained_high"),
-    "similarity": ("cosine_mean",),
-    "agreement": ("agreement", "match_f1"),
-}
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ def plan(model: str, version: str, *, params: str | Path = "params.yaml", remote
         paths = {artifact_name(model): variant_dir(model, PACKAGE)}
         paths |= {artifact_name(model, variant): variant_dir(model, PACKAGE) / variant for variant in manifests}
         notes = _check_free(repo.scm, list(paths), version, commit)
-        notes += _check_gates(model, manifests, spec.validation.gates)
+        notes += _check_gates(model, manifests, spec.validation.gates.of_task(spec.task.name))
         entries = declared(repo, {name: path.as_posix() for name, path in paths.items()})
         unmade = [variant for variant in VARIANTS if artifact_name(model, variant) in entries and variant not in manifests]
         notes += [
@@ -181,12 +175,12 @@ def _manifests(model: str) -> dict[str, dict[str, Any]]:
 def _check_gates(model: str, manifests: Mapping[str, Mapping[str, Any]], bounds: Gates) -> list[str]:
     failed, notes = [], []
     for variant, manifest in manifests.items():
-        for gate, verdict in sorted(manifest.get("gates", {}).items()):
-            told = f"{variant}: gate {gate} is {verdict}{_figure(gate, manifest, bounds)}"
-            if verdict == "fail":
-                failed.append(told)
-            elif verdict != "pass":
-                notes.append(told)
+        for gate, answer in sorted(manifest.get("gates", {}).items()):
+            one = verdict(variant, gate, answer, manifest.get("accuracy", {}), bounds)
+            if one.answer == FAIL:
+                failed.append(str(one))
+            elif one.answer != PASS:
+                notes.append(str(one))
     if failed:
         raise RegistryError(
             f"validation found {model} wanting:" + "".join(f"\n  {line}" for line in failed),
@@ -194,13 +188,6 @@ def _check_gates(model: str, manifests: Mapping[str, Mapping[str, Any]], bounds:
             f"then `dvc repro {stage_of(model)}`, commit, push",
         )
     return notes
-
-
-def _figure(gate: str, manifest: Mapping[str, Any], bounds: Gates) -> str:
-    accuracy = manifest.get("accuracy", {})
-    figures = [f"{key} {accuracy[key]:.4g}" for key in FIGURES.get(gate, ()) if key in accuracy]
-    bound = getattr(bounds, gate, None)
-    return f" ({', '.join(figures)}; validate.gates.{gate}: {bound})" if figures else ""
 
 
 @contextmanager

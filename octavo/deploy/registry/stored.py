@@ -11,7 +11,7 @@ from octavo.errors import RegistryError
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-__all__ = ["declared", "pushed", "reproduced", "stage_of", "storage_error"]
+__all__ = ["declared", "only_known_hosts", "pushed", "reproduced", "stage_of", "storage_error"]
 
 SHOWN = 8
 
@@ -77,6 +77,7 @@ def pushed(repo: Repo, model: str, remote: str | None) -> list[str]:
     (stage,) = repo.stage.collect(stage_of(model))
     (out,) = stage.outs
     name = remote or out.remote or repo.config["core"].get("remote")
+    only_known_hosts()
     try:
         store = repo.cloud.get_remote_odb(name, "release")
     except ImportError as error:
@@ -123,13 +124,25 @@ def storage_error(place: str, error: Exception) -> RegistryError:
     while reason.__cause__ is not None:
         reason = reason.__cause__
     told = f"{type(error).__name__}: {reason}"
+    if type(reason).__name__ == "HostKeyNotVerifiable":
+        return RegistryError(
+            f"{place} may not be the host that it was: {told}",
+            "`ssh-keyscan -p PORT HOST` shows its key; compare it with what its owner says, and add it to ~/.ssh/known_hosts",
+        )
     if isinstance(error, PermissionError) or "credentials" in told.lower():
         return RegistryError(
             f"{place} refuses: {told}",
-            "give credentials: for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, in the environment "
-            "(docs/registry.md has other ways)",
+            "give credentials: for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, in the environment; for SSH "
+            "`dvc remote modify --local NAME keyfile FILE` (docs/remotes.md has other ways)",
         )
-    return RegistryError(f"{place} does not answer: {told}", "docs/registry.md has what a remote needs")
+    return RegistryError(f"{place} does not answer: {told}", "docs/remotes.md has what a remote needs")
+
+
+def only_known_hosts() -> None:
+    """Have DVC's SSH remotes, in this process, look at the host's key (`octavo.deploy.registry.ssh`)."""
+    from dvc.fs import known_implementations
+
+    known_implementations["ssh"]["class"] = "octavo.deploy.registry.ssh.KnownHostsFileSystem"
 
 
 def declared(repo: Repo, wanted: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,87 @@
+"""Say which gates failed or are inconclusive, with figure, interval and bound; exit code 1 where one failed.
+
+Reads metrics/<model>/accuracy.json as `validate` wrote it and runs nothing: for the end of a CI job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from octavo import cli
+from octavo.errors import DataError, ParamsError
+from octavo.files import read_json
+from octavo.layout import metrics_dir
+from octavo.params import load
+from octavo.params.grammar import ModelSpec
+from octavo.verdicts import FAIL, PASS, Verdict, verdicts
+
+__all__ = ["arguments", "run"]
+
+FAILED = 1
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="keys of `models:` in params.yaml (default: all)")
+    parser.add_argument("--strict", action="store_true", help="inconclusive gates, and those without labels, fail too")
+    parser.add_argument("--params", type=Path, default=cli.PARAMS, metavar="FILE", help="the parameters (default: params.yaml)")
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Print what did not pass, then how many of how many; exit."""
+    specs = load(chosen.params).models
+    models = list(dict.fromkeys(chosen.models)) or list(specs)
+    for name in models:
+        if name not in specs:
+            near = difflib.get_close_matches(name, specs, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ParamsError(f"{chosen.params} has no model {name!r}", f"{hint}it has: {', '.join(sorted(specs))}")
+    # All records are read before a word is printed: half of an answer looks like one.
+    found = {name: _verdicts(name, specs[name]) for name in models}
+    gates = [(name, one) for name, several in found.items() for one in several]
+    shown = sorted((one for one in gates if one[1].answer != PASS), key=lambda one: one[1].order)
+    for name, one in shown:
+        print(f"{name} {one}")
+    for name in (name for name in models if not found[name]):
+        print(f"note: {name} has no gate: no variant of `validate.gates.variants` was made")
+    failed = sum(one.answer == FAIL or chosen.strict for _, one in shown)
+    print(f"{failed} of {len(gates)} gates failed" + (" (--strict: what is not `pass` fails)" if chosen.strict and failed else ""))
+    if failed:
+        sys.stdout.flush()
+        sys.exit(FAILED)
+
+
+def _verdicts(name: str, spec: ModelSpec) -> list[Verdict]:
+    accuracy = _record(name, "accuracy.json", f"`dvc repro validate@{name}`")
+    path = metrics_dir(name) / "latency.json"
+    latency = _record(name, "latency.json", f"`dvc repro benchmark@{name}`") if path.is_file() else None
+    found = verdicts(accuracy, spec.validation.gates.of_task(spec.task.name), latency)
+    outdated = [one for one in found if one.outdated]
+    if outdated:
+        raise DataError(
+            f"{metrics_dir(name) / 'accuracy.json'} was judged by other bounds than params.yaml has now:"
+            + "".join(f"\n  {name} {one}" for one in outdated),
+            f"`dvc repro validate@{name}`",
+        )
+    return found
+
+
+def _record(name: str, file: str, remake: str) -> dict[str, Any]:
+    path = metrics_dir(name) / file
+    try:
+        record = read_json(path)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: no such file: nothing was measured of {name} here",
+            f"{remake} makes it (after `octavo pull`, from what others have run); or `git pull`, if others committed it",
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not readable JSON: {error}", f"`git checkout -- {path}`, or make it again: {remake}") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{path} holds no record of figures", f"make it again: {remake}")
+    return record

@@ -1,0 +1,136 @@
+"""A real git and DVC project with two models and measured records, small enough that `dvc repro` takes a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from conftest import ROOT
+
+BIN = Path(sys.executable).parent
+# Records that this project's own stages measured.
+MODELS = {"road": "road", "faces": "lite0_features"}
+
+# Writes a model's evidence from `measured/<model>/`, as stages do; pictures are drawn.
+STAGE = """
+import shutil, sys
+from pathlib import Path
+from PIL import Image
+model = sys.argv[1]
+made = Path("metrics") / model
+(made / "pictures").mkdir(parents=True, exist_ok=True)
+for file in Path("measured", model).iterdir():
+    shutil.copy(file, made / file.name)
+for rank, grey in enumerate((40, 200), start=1):
+    Image.new("RGB", (64, 32), (grey, len(model), 90)).save(made / "pictures" / f"{rank:02d}_{model}.jpg")
+"""
+
+TASKS = {"road": {"name": "segmentation", "classes": ["a", "b"]}, "faces": "embedding"}
+
+
+def settings(home: Path, patch) -> None:
+    """Nobody's git or DVC settings, and nothing sent."""
+    home.mkdir(exist_ok=True)
+    (home / "gitconfig").write_text(
+        '[user]\nname = t\nemail = t@example.org\n[init]\ndefaultBranch = main\n[protocol "file"]\nallow = always\n'
+    )
+    for name in [name for name in os.environ if name.startswith(("GIT_", "DVC_"))]:
+        patch.delenv(name)
+    patch.setenv("DVC_NO_ANALYTICS", "1")
+    for name in ("DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR", "DVC_SITE_CACHE_DIR"):
+        patch.setenv(name, str(home / name.lower()))
+    patch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
+    patch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+    patch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    patch.setenv("PYTHONPATH", str(ROOT))
+
+
+def sh(folder: Path, *command: str, code: int = 0) -> str:
+    """Run a command and return what it says."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def commit(folder: Path, message: str = "next") -> str:
+    """Commit everything; the new commit."""
+    sh(folder, "git", "add", "-A")
+    sh(folder, "git", "commit", "-qm", message)
+    return sh(folder, "git", "rev-parse", "HEAD").strip()
+
+
+def model_params(model: str) -> dict:
+    """An entry of params.yaml that the grammar takes."""
+    return {
+        "task": TASKS[model],
+        "source": {"kind": "onnx", "file": f"{model}.onnx"},
+        "input": {"size": [64, 64]},
+        "data": {purpose: {"format": "folder", "path": "images"} for purpose in ("calibration", "validation")},
+        "calibrate": {"samples": 8},
+        "fp16": {},
+        "int8": {},
+        "validate": {"gates": {"retained": 0.99, "similarity": 0.995}},
+        "benchmark": {"threads": [1, 2], "batch": [1]},
+    }
+
+
+def make_project(folder: Path) -> None:
+    """Write, run and commit it on branch main."""
+    folder.mkdir(parents=True)
+    for model, origin in MODELS.items():
+        measured = folder / "measured" / model
+        measured.mkdir(parents=True)
+        for name in ("accuracy.json", "latency.json", "tradeoff.csv", "roc.csv"):
+            shutil.copy(ROOT / "metrics" / origin / name, measured / name)
+    (folder / "evidence.py").write_text(STAGE)
+    (folder / "params.yaml").write_text(
+        yaml.safe_dump({"models": {model: model_params(model) for model in MODELS}}, sort_keys=False)
+    )
+    (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"validate": _stage()}}, sort_keys=False))
+    (folder / ".gitignore").write_text("/metrics/*/pictures\n__pycache__\n/dvc_plots\n")
+    templates = folder / ".dvc/plots"
+    sh(folder, "git", "init", "-q")
+    sh(folder, "dvc", "init", "-q")
+    templates.mkdir(exist_ok=True)
+    shutil.copy(ROOT / ".dvc/plots/roc.json", templates)
+    sh(folder, "dvc", "config", "core.autostage", "false")
+    sh(folder, "dvc", "repro", "-q")
+    commit(folder, "first")
+
+
+def _stage() -> dict:
+    """The evidence of this project's stages `validate`, `benchmark` and `report`, made by one command."""
+    own = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    plots = [one for name in ("validate", "report") for one in own[name]["do"]["plots"]]
+    kept = ("pictures", "roc.csv", "tradeoff.csv")
+    return {
+        "foreach": "${models}",
+        "do": {
+            "cmd": "python evidence.py ${key}",
+            "deps": ["evidence.py", "measured/${key}"],
+            "params": ["models.${key}.task", "models.${key}.int8", "models.${key}.validate"],
+            "metrics": [{f"metrics/${{key}}/{name}.json": {"cache": False}} for name in ("accuracy", "latency")],
+            "plots": [one for one in plots if (one if isinstance(one, str) else next(iter(one))).endswith(kept)],
+        },
+    }
+
+
+def change_record(folder: Path, model: str, kind: str, change: Callable[[dict], None]) -> None:
+    """Edit metrics/<model>/<kind>.json as another run of its stage would."""
+    path = folder / "metrics" / model / f"{kind}.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+
+def change_params(folder: Path, change: Callable[[dict], None]) -> None:
+    """Edit params.yaml."""
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    change(params["models"])
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
