@@ -24,7 +24,7 @@ _EITHER = {
 _IMAGES = ("numpy", "opencv", "pillow")
 _RUNTIME = (*_IMAGES, "faster-coco-eval", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "scipy")
 # Group to what decides the bytes of what its stages write: data sets; calibration, quantization, evidence; export and training. The
-# others of pyproject.toml (pydantic, pyyaml, psutil, rich) read settings, count memory and print.
+# others of pyproject.toml (pydantic, pyyaml, psutil, rich) read settings, count memory and print; nothing imports scikit-learn.
 GROUPS = {
     "images": _IMAGES,
     "runtime": _RUNTIME,
