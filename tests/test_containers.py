@@ -160,14 +160,15 @@ class TestInstall:
         packages = Path(next(path for path in sys.path if path.endswith("site-packages")))
         # Links are enough: what is deleted is the link. Of cv2 and onnxruntime only files are looked at.
         shutil.copytree(packages / "onnxruntime", tmp_path / "onnxruntime", copy_function=os.symlink)
-        for name in ("scipy", "sympy", "numpy", "onnx", "pygments", "cv2"):
+        for name in ("scipy", "sklearn", "joblib", "sympy", "numpy", "onnx", "pygments", "PIL", "cv2"):
             shutil.copytree(packages / name, tmp_path / name, copy_function=os.symlink)
         install.slim(tmp_path)
-        assert not (tmp_path / "scipy/stats").exists()
+        assert not (tmp_path / "scipy/signal").exists()
+        assert not (tmp_path / "sklearn/ensemble").exists()
         assert not list(tmp_path.glob("**/tests"))
         script = (
-            "import importlib, json, pkgutil, sys, octavo\n"
-            "sys.modules.update(dict.fromkeys(['torch', 'torchvision', 'torchao', 'sklearn', 'dvc']))\n"
+            "import importlib, json, pkgutil, sys, octavo, sklearn.metrics\n"
+            "sys.modules.update(dict.fromkeys(['torch', 'torchvision', 'torchao', 'dvc']))\n"
             "for found in pkgutil.walk_packages(octavo.__path__, 'octavo.'):\n"
             "    if '__main__' not in found.name:\n"
             "        try: importlib.import_module(found.name)\n"

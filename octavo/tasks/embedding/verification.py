@@ -34,18 +34,17 @@ def roc(scores: np.ndarray, same: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
         scores: n similarities, of genuine and of impostor pairs.
         same: bool, n.
     """
-    order = np.argsort(-scores, kind="stable")
-    scores, same = scores[order], same[order]
-    # Pairs of one score are accepted together: a threshold is the last place of each distinct one.
-    last = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
-    accepted = np.cumsum(same)[last].astype(np.float64)
-    false = 1.0 + last - accepted
-    return np.append(0.0, false / false[-1]), np.append(0.0, accepted / accepted[-1]), np.append(np.inf, scores[last])
+    # Imported here: whoever reads embeddings alone needs no scikit-learn.
+    from sklearn.metrics import roc_curve
+
+    return roc_curve(same, scores, drop_intermediate=False)
 
 
 def area(far: np.ndarray, tar: np.ndarray) -> float:
     """Area under the ROC curve: how often a genuine pair is more alike than an impostor pair, ties by half."""
-    return float(np.trapezoid(tar, far))
+    from sklearn.metrics import auc
+
+    return float(auc(far, tar))
 
 
 def tar_at(far: np.ndarray, tar: np.ndarray, bound: float) -> float:
