@@ -4,7 +4,8 @@
 # make push    outputs and the run-cache to the DVC remote; make pull [MODEL=road] brings them (docs/remotes.md)
 # make audit   known vulnerabilities of what the locks pin
 # make lock    pin the dependencies again (after a change of pyproject.toml)
-# EXTRA=gpu takes onnxruntime-gpu; RUN is put before every stage's command (a container, say).
+# make images  the pipeline's container images, image-cpu and image-gpu (docs/containers.md)
+# EXTRA=gpu takes onnxruntime-gpu; RUN=cpu or RUN=gpu runs every stage in that image; any other RUN is put before every stage's command.
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -13,10 +14,14 @@ VENV ?= .venv
 READY := $(VENV)/.ready-$(EXTRA)
 IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)"
 
-.PHONY: repro setup test lint format release push pull audit lock clean
+# Relative, because DVC's shell would split a path with spaces: stages run where dvc.yaml is.
+STAGE_RUN = $(if $(filter cpu gpu,$(RUN)),./containers/run $(RUN),$(RUN))
+ENGINE ?= $(shell for e in docker podman; do $$e info >/dev/null 2>&1 && echo $$e && break; done)
+
+.PHONY: repro setup test lint format release push pull audit images image-cpu image-gpu lock clean
 
 repro: $(READY)
-	@$(IN_VENV) OCTAVO_RUN="$(RUN)" dvc repro $(STAGES)
+	@$(IN_VENV) OCTAVO_RUN="$(STAGE_RUN)" dvc repro $(STAGES)
 	@$(IN_VENV) python stages/report.py
 
 setup: $(READY)
@@ -34,6 +39,12 @@ format: $(READY)
 
 release: $(READY)
 	@$(IN_VENV) python -m octavo release "$(MODEL)" "$(VERSION)" $(ARGS)
+
+images: image-cpu image-gpu
+
+image-cpu image-gpu: image-%:
+	@test -n "$(ENGINE)" || { echo "error: no container engine answers; install podman or docker, or name one: make images ENGINE=podman"; exit 2; }
+	$(ENGINE) build -f Dockerfile.$* --target pipeline -t octavo-$*:pipeline $(BUILD_ARGS) .
 
 push: $(READY)
 	@$(IN_VENV) python -m octavo push $(ARGS)
@@ -62,11 +73,20 @@ $(READY): requirements/$(EXTRA).txt requirements/demo.txt requirements/bootstrap
 
 COMPILE = "$(VENV)/bin/uv" pip compile --native-tls --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header -q
+# Of the container images: parts of what cpu.txt has, at its versions.
+IMAGE = $(COMPILE) -c requirements/cpu.txt
+PIPELINE := --extra torch --extra transformers --extra pipeline --extra s3 --extra ssh --extra review
 lock:
 	$(COMPILE) --extra cpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/cpu.txt
 	$(COMPILE) --extra gpu --extra torch --extra pipeline --extra dev pyproject.toml -o requirements/gpu.txt
 	$(COMPILE) --no-deps requirements/demo.in -o requirements/demo.txt
 	$(COMPILE) requirements/bootstrap.in -o requirements/bootstrap.txt
+	$(IMAGE) $(PIPELINE) --extra cpu pyproject.toml -o requirements/pipeline-cpu.txt
+	$(IMAGE) $(PIPELINE) --extra gpu pyproject.toml -c requirements/gpu.txt -o requirements/pipeline-gpu.txt
+	$(IMAGE) --extra cpu pyproject.toml -o requirements/runtime-cpu.txt
+	$(IMAGE) --extra gpu pyproject.toml -c requirements/gpu.txt -o requirements/runtime-gpu.txt
+	$(IMAGE) requirements/torch.in -o requirements/torch.txt
+	$(IMAGE) requirements/build.in -o requirements/build.txt
 
 clean:
 	rm -rf "$(VENV)"
