@@ -140,6 +140,7 @@ class TestFolder:
         sh(b, "dvc", "pull", "-q", "--run-cache")
         assert len(entries(b)) == 9
         change(b)
+        sh(b, "dvc", "repro", "-q", "machine")
         assert ran(sh(b, "dvc", "repro", "--dry", "--pull", "-s", "validate@small")) == {"validate@small"}
         # Who wants no more of the run-cache than is used takes the entries by DVC, and a run's outputs when it comes to it.
         moved = push()
