@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,25 @@ def project_params(**changes: object) -> dict:
             }
         }
     }
+
+
+@pytest.fixture(scope="module")
+def own_settings(tmp_path_factory) -> Iterator[None]:
+    """Nobody's git, DVC, AWS or SSH settings, for modules that use it (`pytestmark`)."""
+    # moto takes a second to import.
+    from repositories import nobodys_settings
+
+    with nobodys_settings(tmp_path_factory.mktemp("home")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[tuple[str, dict[str, str]]]:
+    """An S3 server: its URL, and the environment of somebody who may use `bucket`."""
+    from repositories import s3_server
+
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture

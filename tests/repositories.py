@@ -26,7 +26,9 @@ BIN = Path(sys.executable).parent
 @contextmanager
 def nobodys_settings(home: Path) -> Iterator[None]:
     """Nobody's git, DVC, AWS or SSH settings, and nothing sent; `home` is empty and becomes the home folder."""
-    (home / ".gitconfig").write_text("[user]\nname = t\nemail = t@example.org\n[init]\ndefaultBranch = main\n")
+    (home / ".gitconfig").write_text(
+        '[user]\nname = t\nemail = t@example.org\n[init]\ndefaultBranch = main\n[protocol "file"]\nallow = always\n'
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         for name in [name for name in os.environ if name.startswith(("AWS_", "GIT_", "DVC_"))]:

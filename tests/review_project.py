@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 from conftest import ROOT
+from repositories import sh
 
 BIN = Path(sys.executable).parent
 # Records that this project's own stages once wrote (of `road` and `lite0_features`) lie in evidence/.
@@ -33,30 +32,6 @@ for rank, grey in enumerate((40, 200), start=1):
 """
 
 TASKS = {"road": {"name": "segmentation", "classes": ["a", "b"]}, "faces": "embedding"}
-
-
-def settings(home: Path, patch) -> None:
-    """Nobody's git or DVC settings, and nothing sent."""
-    home.mkdir(exist_ok=True)
-    (home / "gitconfig").write_text(
-        '[user]\nname = t\nemail = t@example.org\n[init]\ndefaultBranch = main\n[protocol "file"]\nallow = always\n'
-    )
-    for name in [name for name in os.environ if name.startswith(("GIT_", "DVC_"))]:
-        patch.delenv(name)
-    patch.setenv("DVC_NO_ANALYTICS", "1")
-    for name in ("DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR", "DVC_SITE_CACHE_DIR"):
-        patch.setenv(name, str(home / name.lower()))
-    patch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
-    patch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
-    patch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
-    patch.setenv("PYTHONPATH", str(ROOT))
-
-
-def sh(folder: Path, *command: str, code: int = 0) -> str:
-    """Run a command and return what it says."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def commit(folder: Path, message: str = "next") -> str:

@@ -7,15 +7,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from conftest import project_params
-from repositories import commit, nobodys_settings, pipeline_repository, ran
+from repositories import commit, pipeline_repository, ran
 
+pytestmark = pytest.mark.usefixtures("own_settings")
 BIN = Path(sys.executable).parent
 
 NETWORK = '''
@@ -86,12 +86,6 @@ def make_repository(folder: Path) -> Path:
     source = {"kind": "torch", "entry": "network:build", "args": {"width": 16}, "file": "weights.pth", "trace": True}
     files = {"network.py": NETWORK.encode(), "weights.pth": weights_file.read_bytes()}
     return pipeline_repository(folder, project_params(source=source), files)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_settings(tmp_path_factory) -> Iterator[None]:
-    with nobodys_settings(tmp_path_factory.mktemp("home")):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -16,20 +16,16 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT
-from review_project import BIN, change_record, commit, make_project, settings, sh
+from repositories import sh
+from review_project import BIN, change_record, commit, make_project
 
 from octavo.commands import COMMANDS
 from octavo.review.markdown import MARKER
 
+pytestmark = pytest.mark.usefixtures("own_settings")
+
 GITHUB = ROOT / ".github/workflows/pr.yaml"
 GITLAB = ROOT / ".gitlab-ci.yml"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_settings(tmp_path_factory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        settings(tmp_path_factory.mktemp("home"), patch)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -15,7 +14,7 @@ import onnx
 import pytest
 import yaml
 from conftest import CLASSES, ROOT, project_params, small_network, write_images
-from repositories import bytes_of, commit, nobodys_settings, octavo, s3_server, sh, use_remote
+from repositories import bytes_of, commit, octavo, sh, use_remote
 from stage_process import run_stage
 
 from octavo.commands import main
@@ -26,6 +25,7 @@ from octavo.deploy.registry.release import plan, tag
 from octavo.errors import OctavoError, ParamsError, RegistryError, SourceError
 from octavo.params import load
 
+pytestmark = pytest.mark.usefixtures("own_settings")
 STAGES = ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark")
 TAGS = ["small@{0}", "small-fp32@{0}", "small-fp16@{0}", "small-int8@{0}"]
 ENTRIES = {"small": "models/small/package"} | {f"small-{name}": f"models/small/package/{name}" for name in ("fp32", "fp16", "int8")}
@@ -40,18 +40,6 @@ model = load(sys.argv[1], measure=False)
 said = [one.scores.tolist() + one.best(2) for one in model.predict(sys.argv[2:])]
 print(json.dumps([model.name, model.variant, said]))
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_settings(tmp_path_factory) -> Iterator[None]:
-    with nobodys_settings(tmp_path_factory.mktemp("home")):
-        yield
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[str, dict[str, str]]]:
-    with s3_server() as server:
-        yield server
 
 
 def tags(folder: Path) -> list[str]:

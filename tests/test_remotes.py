@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT, project_params, small_network
-from repositories import bytes_of, commit, nobodys_settings, octavo, pipeline_repository, ran, s3_server, sh, use_remote
+from repositories import bytes_of, commit, octavo, pipeline_repository, ran, sh, use_remote
 from ssh_server import SshServer, new_key, ssh_server
 
 from octavo.deploy.registry.transfer import pull, push
 from octavo.errors import RegistryError
+
+pytestmark = pytest.mark.usefixtures("own_settings")
 
 ALL = {
     f"{stage}@small"
@@ -23,18 +25,6 @@ ALL = {
 }
 # Gates that fail.
 CHANGED = {"similarity": 1.0}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_settings(tmp_path_factory) -> Iterator[None]:
-    with nobodys_settings(tmp_path_factory.mktemp("home")):
-        yield
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[str, dict[str, str]]]:
-    with s3_server() as server:
-        yield server
 
 
 def change(repository: Path) -> None:

@@ -7,12 +7,12 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from review_project import change_params, change_record, commit, make_project, settings, sh
+from repositories import sh
+from review_project import change_params, change_record, commit, make_project
 
 from octavo.commands import main
 from octavo.errors import ParamsError
@@ -22,14 +22,9 @@ from octavo.review.comment import comment
 from octavo.review.markdown import LIMIT, MARKER, Section, code, compose
 from octavo.verdicts import verdicts
 
+pytestmark = pytest.mark.usefixtures("own_settings")
+
 GITHUB = 65_536
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_settings(tmp_path_factory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        settings(tmp_path_factory.mktemp("home"), patch)
-        yield
 
 
 @pytest.fixture(scope="module")
