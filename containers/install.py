@@ -30,7 +30,7 @@ CACHE = Path("/root/.cache/uv")
 # What `--slim` deletes, as patterns below site-packages.
 SUPERFLUOUS = (
     # Tests, and what only compilers and type checkers read. sympy/testing, numpy/testing are imported, tests are not.
-    *("**/tests", "onnx/backend/test", "**/*.pyi", "**/*.pxd", "**/*.pyx", "**/*.h", "**/*.hpp", "**/*.a", "**/*.f90"),
+    *("**/tests", "onnx/backend/test", "**/*.pyi", "**/*.pxd", "**/*.pyx", "**/*.h", "**/*.hpp", "**/*.cc", "**/*.a", "**/*.f90"),
     # ONNX Runtime once more, as a library for C: Python's module has all of it inside.
     "onnxruntime/capi/libonnxruntime.so.*",
     # What only their own tests, or compilers, open.
@@ -49,7 +49,7 @@ SUPERFLUOUS = (
     *(f"sklearn/{name}" for name in ("neural_network", "semi_supervised", "svm", "tree")),
     *(f"scipy/{name}" for name in ("cluster", "datasets", "differentiate", "fftpack", "io", "misc", "odr", "signal")),
     *(f"sympy/{name}" for name in ("categories", "crypto", "diffgeom", "holonomic", "liealgebras", "physics", "stats", "vector")),
-    "joblib/test",
+    *("joblib/test", "numpy/distutils", "pydantic/v1"),
     # What reads AVIF, which is none of `octavo.images.decode.FORMATS`.
     *("PIL/_avif.*", "pillow.libs/libavif-*"),
     # rich knows them by name, and imports those that somebody colours code with.
