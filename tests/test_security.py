@@ -82,7 +82,8 @@ def evil(tmp_path) -> Evil:
 
 def archive(path: Path, content: object) -> None:
     """A .pth as torch writes it today: a zip with the pickle in it."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     torch.save(content, path)
 
 
@@ -106,7 +107,8 @@ class TestPickles:
         assert not Path("models/small/fp32").exists()
 
     def test_a_checkpoint_of_training(self, tmp_path, evil):
-        checkpoint = pytest.importorskip("octavo.qat.checkpoint")
+        from octavo.qat import checkpoint
+
         archive(tmp_path / "last.pt", {"key": {}, "step": 1, "model": {"w": evil}, "optimizer": {}})
         with pytest.raises(QuantizationError, match=r"last\.pt is no checkpoint that can be read.*Weights only load failed"):
             checkpoint.Checkpoint.load(tmp_path / "last.pt", {})
@@ -142,7 +144,8 @@ class TestPickles:
         assert not evil.folder.exists()
 
     def test_a_transformers_folder_without_safetensors(self, tmp_path, evil):
-        transformers_model = pytest.importorskip("octavo.sources.transformers_model")
+        from octavo.sources import transformers_model
+
         write_json(tmp_path / "config.json", {"model_type": "rt_detr"})
         archive(tmp_path / "pytorch_model.bin", {"weight": evil})
         source = types.SimpleNamespace(file=str(tmp_path))
@@ -154,7 +157,8 @@ class TestPickles:
         assert not evil.folder.exists()
 
     def test_kernels_that_a_config_would_download(self, tmp_path):
-        transformers_model = pytest.importorskip("octavo.sources.transformers_model")
+        from octavo.sources import transformers_model
+
         (tmp_path / "model.safetensors").write_bytes(b"")
         write_json(
             tmp_path / "config.json", {"model_type": "rt_detr", "backbone_config": {"attn_implementation": "someone/kernel"}}
@@ -164,7 +168,6 @@ class TestPickles:
 
     def test_ultralytics(self, tmp_path, evil, monkeypatch):
         """Its package is none of ours; what stands before it is."""
-        pytest.importorskip("torch")
 
         class Built:
             def __init__(self, found: dict, **_: object) -> None:
@@ -196,7 +199,8 @@ class TestPickles:
 
     @pytest.mark.parametrize("entry", ["../evil:make", "/srv/evil:make", "os:system;x", "a b:c", "evil/x:make", ":make", "evil:"])
     def test_a_factory_by_a_path(self, project, entry):
-        build = pytest.importorskip("octavo.sources.torch_build").build
+        from octavo.sources.torch_build import build
+
         Path("evil.py").write_text("raise SystemExit('ran')")
         with pytest.raises(SourceError, match="is not of the form|cannot be found|cannot be imported") as caught:
             build(entry, {}, [])
@@ -856,7 +860,6 @@ def test_no_secret_and_no_path_of_this_machine_is_written(made):
 
 def test_nor_in_what_comes_from_torch(tmp_path, monkeypatch):
     """The TorchScript trace knows the source files of every module; a manifest knows names."""
-    pytest.importorskip("torch")
     from qat_project import change, classifier_project
 
     folder = tmp_path / f"home_{CANARY}"
