@@ -8,11 +8,12 @@ from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.prelu_by_conv import PReluByConvPass
+from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 
 __all__ = ["write_kernel_forms"]
 
-_FORMS = (ConvOnBlocksPass, PadDepthwisePass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass)
+_FORMS = (ConvOnBlocksPass, PadDepthwisePass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass, TailOfPixelsPass)
 
 
 def write_kernel_forms(model: ir.Model) -> None:

@@ -158,7 +158,7 @@ def signature(unit: Unit) -> str:
     Returns:
         `linear: Conv(pads=1,1,1,1)[x0:1x16x32x32 c:8x16x3x3 c:8] Relu[-] -> 1x8x32x32`: op types with the attributes that
         differ from their defaults; what each node reads (`x`: a tensor from outside, with `~input` or `~Conv` as `source_of` has
-        it, `c`: a constant, `-`: the unit's own) and the outputs' shapes, at batch 1.
+        it, `c`: a constant, `-`: the unit's own) and the outputs' shapes, at batch 1, with `~float` where its kernel writes float.
     """
     places = {value: place for place, value in enumerate(unit.inputs)}
     inside = {value for node in unit.nodes for value in node.outputs}
@@ -178,7 +178,8 @@ def signature(unit: Unit) -> str:
         settings = _attributes(node)
         domain = "" if node.domain in ("", "ai.onnx") else f"{node.domain}."
         parts.append(f"{domain}{node.op_type}{f'({settings})' if settings else ''}[{' '.join(operands)}]")
-    return f"{unit.kind}: {' '.join(parts)} -> {' '.join(_shape_text(value) for value in unit.outputs)}"
+    made = " ".join(_shape_text(value) for value in unit.outputs)
+    return f"{unit.kind}: {' '.join(parts)} -> {made}{'~float' if unit.writes_float else ''}"
 
 
 def _constant_text(node: ir.Node, value: ir.Value) -> str:

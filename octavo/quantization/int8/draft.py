@@ -13,13 +13,12 @@ from octavo.calibration.choice import named_tensors, overridden
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
-from octavo.graph.passes.head_by_gemm import HeadByGemmPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.correction import mean_output, mean_shift
 from octavo.quantization.int8.emptiness import crashing_when_empty
 from octavo.quantization.int8.equalization import equalize
 from octavo.quantization.int8.layouts import LAYOUTS
-from octavo.quantization.int8.placement import map_heads
+from octavo.quantization.int8.placement import map_heads, pixel_heads
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.scales import ranges_of, scales_of
 from octavo.quantization.int8.shifts import Known, rounding_shifts
@@ -101,12 +100,12 @@ class Draft:
         self.model = ir.from_proto(ir.to_proto(model)) if exponents else model
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
         self.by_channel = by_channel
-        self.units = units_of(self.model)
+        self.target = target_of(recipe.target)
+        self.layout = LAYOUTS[self.target.layout]
+        self.units = self._units()
         self.statistics = statistics
         wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
         self.unsafe = crashing_when_empty(self.units)
-        self.target = target_of(recipe.target)
-        self.layout = LAYOUTS[self.target.layout]
         self.wide = self._sixteen(wide)
         self.growth = equalize(self.model, self.units, statistics, exponents) if exponents else {}
         self._scales: dict[str, QParams] = {}
@@ -184,9 +183,6 @@ class Draft:
                 self.model.graph.outputs.extend(values[name] for name in heads)
             result = self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
             store_weights(result, plan.stored)
-            if self.target.layout == "kernels":
-                # Not among the writer's forms: weights are stored by their layer's name and shape, which this changes.
-                HeadByGemmPass()(result)
             return result
         finally:
             self.model.graph.outputs.clear()
@@ -194,13 +190,19 @@ class Draft:
 
     def placed(self, given: Mapping[str, str] | None = None) -> dict[Unit, str]:
         """Each unit, and why it stays float; arguments as in `plan`."""
-        # Around kernels a layer's output is rounded; laid before inputs, heads write float by themselves.
         heads = map_heads(self.units) if self.recipe.float_heads and self.target.layout == "kernels" else {}
         return self.layout.place(self.units, self.kept, heads | self.unsafe | dict(given or {}), self.target)
 
     def quantized(self, int8: Iterable[Unit]) -> list[ir.Value]:
         """The tensors that are quantized when these units are INT8."""
         return self.layout.tensors(int8, self.target)
+
+    def _units(self) -> list[Unit]:
+        units = units_of(self.model)
+        # Around kernels a layer's output is rounded, but for these; laid before inputs, heads write float by themselves.
+        over_pixels = self.recipe.float_heads and self.target.layout == "kernels"
+        heads = pixel_heads(units) if over_pixels else set()
+        return [replace(unit, writes_float=True) if unit in heads else unit for unit in units]
 
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
         return [unit for unit, reason in self.placed(given).items() if not reason]

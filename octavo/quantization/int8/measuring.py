@@ -147,6 +147,9 @@ def _role(kernel: Kernel, owner: str) -> str:
         return "border"
     if kernel.name.endswith(".sink"):
         return "sink"
+    if kernel.name.endswith(".first"):
+        # Decoding goes on with channels last as often as not; then this Transpose goes (`TailOfPixelsPass`).
+        return "after"
     if kernel.op_type == "Transpose" and not kernel.name.startswith(f"{owner}.unit"):
         return "layout"
     return next((role for role in ("before", "after") if kernel.name.startswith(f"{owner}.{role}")), "unit")

@@ -17,9 +17,9 @@ import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.refusals import interpolates, no_kernel, out_of_reach, unfit
-from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map, pooled
+from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map, is_pointwise, pooled
 
-__all__ = ["decisions_of", "map_heads", "place"]
+__all__ = ["decisions_of", "map_heads", "pixel_heads", "place"]
 
 WHY = {"linear": "integer kernel", "silu": "SiLU as integer Sigmoid and Mul", "prelu": "PRelu as integer depthwise Conv and Max"}
 
@@ -60,19 +60,42 @@ def map_heads(units: list[Unit]) -> dict[str, str]:
     found = [unit for unit in linear if leads[unit] and unit.main.op_type == "Conv" and is_map(pooled(unit.outputs[0]))]
     if len(found) == len(linear):
         return {}
-    return {unit.main.name: "its output is a map in which single positions decide" for unit in found}
+    reason = "its output is a map in which single positions decide"
+    return {unit.main.name: reason for unit in found if not unit.writes_float}
+
+
+def pixel_heads(units: list[Unit]) -> set[Unit]:
+    """Last layers that put out maps and are 1x1: as a product of matrices over pixels their integer kernel writes float.
+
+    What `map_heads` keeps in float is the output; int8 weights cost next to nothing there. ONNX Runtime's integer convolutions
+    write codes only, its integer Gemm (QGemm) writes float where no Q stands behind it.
+
+    Args:
+        units: of one graph; what a Relu or Clip follows stays as it is.
+    """
+    leads = is_last_weighted(units)
+    found = [unit for unit in units if leads.get(unit) and len(unit.nodes) == 1 and is_pointwise(unit.main)]
+    return {
+        unit
+        for unit in found
+        if is_map(pooled(unit.outputs[0])) and unit.inputs and unit.inputs[0].shape is not None and len(unit.inputs[0].shape) == 4
+    }
 
 
 def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:
     """A record for every node of every unit."""
     return [
-        Decision(
-            node.name or "", node.op_type, "float" if reason else "int8", reason or WHY.get(unit.kind, "carries INT8 values on")
-        )
+        Decision(node.name or "", node.op_type, "float" if reason else "int8", reason or _why(unit))
         for unit, reason in reasons.items()
         for node in unit.nodes
         if node.op_type != "Constant"
     ]
+
+
+def _why(unit: Unit) -> str:
+    if unit.writes_float:
+        return "integer kernel over pixels, which writes float"
+    return WHY.get(unit.kind, "carries INT8 values on")
 
 
 def _refusal(

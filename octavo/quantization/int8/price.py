@@ -79,7 +79,9 @@ def estimated(units: Sequence[Unit]) -> Prices:
     """Prices from shapes; sizes that are not known count as 1."""
     values = _inputs(units)
     border = {value: _size(value) * _BORDER / 1e6 for value in values}
-    return Prices({unit: _with_weights(unit, _estimate(unit)) for unit in units}, border, border, needs=_pools(units))
+    return Prices(
+        {unit: _with_weights(unit, _estimate(unit)) for unit in units}, border, _borders_out(units, border), needs=_pools(units)
+    )
 
 
 def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]) -> Prices:
@@ -106,8 +108,13 @@ def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]
     values = [value for value in _inputs(units) if shape_of(value) is not None]
     rest = {value: _size(value) * _BORDER / 1e6 for value in _inputs(units) if shape_of(value) is None}
     quantize = rest | {value: table.border_ms(value, to_int8=True) for value in values}
-    dequantize = rest | {value: table.border_ms(value, to_int8=False) for value in values}
+    dequantize = _borders_out(units, rest | {value: table.border_ms(value, to_int8=False) for value in values})
     return Prices(prices, quantize, dequantize, is_measured=True, needs=_pools(units))
+
+
+def _borders_out(units: Iterable[Unit], prices: Mapping[ir.Value, float]) -> dict[ir.Value, float]:
+    """Prices of bringing tensors back: nothing where the kernel writes float."""
+    return dict(prices) | {value: 0.0 for unit in units if unit.writes_float for value in unit.outputs}
 
 
 def _pools(units: Sequence[Unit]) -> dict[Unit, list[Unit]]:

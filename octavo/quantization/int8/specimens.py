@@ -106,10 +106,11 @@ class Branch:
             settings = list(node.attributes.values())
             nodes.append(ir.Node(node.domain, node.op_type, operands, settings, outputs=results, name=f"{name}.unit{step}"))
         copied = (tuple(copies[value] for value in values) for values in (unit.inputs, unit.outputs, unit.inner))
-        units.append(Unit(f"{name}.unit", unit.kind, tuple(nodes), *copied))
+        units.append(Unit(f"{name}.unit", unit.kind, tuple(nodes), *copied, unit.writes_float))
         for place, value in enumerate(units[-1].outputs):
             outputs.append(value)
-            if len(value.shape) == 4:
+            # A head is read as it stands, outside of all kernels' layouts.
+            if len(value.shape) == 4 and not unit.writes_float:
                 units.append(_neighbour(f"{name}.after{place}", value, pool=not int8))
                 outputs[-1] = units[-1].outputs[0]
         return cls(name, tuple(units), tuple(inputs), tuple(outputs))
@@ -128,14 +129,16 @@ def variants_of(units: Mapping[str, Unit], opsets: Mapping[str, int]) -> tuple[V
     _feed_codes(float_graph)
     integer = [Branch.around(name, unit, int8=True) for name, unit in units.items()]
     members = [unit for branch in integer for unit in branch.units]
-    scales = {value.name: _CODES for unit in members for value in (*unit.inputs, *unit.inner, *unit.outputs)}
+    written = {value for unit in members if unit.writes_float for value in unit.outputs}
+    rounded = (value for unit in members for value in (*unit.inputs, *unit.inner, *unit.outputs) if value not in written)
+    scales = {value.name: _CODES for value in rounded}
     for unit in members:
         if unit.kind in ("silu", "Sigmoid"):
             scales[(unit.inner or unit.outputs)[0].name] = _SHARES
     codes = {unit.main.name: codes_of(unit.main, per_channel=True, bits=8) for unit in members if unit.kind == "linear"}
     int8_graph = ir.to_proto(write_qdq(_model(integer, opsets), members, set(members), scales, codes)).graph
     _drop_last_dequantize(int8_graph)
-    ranks = [len(value.shape) for branch in plain for value in branch.outputs]
+    ranks = [0 if branch.units[-1].writes_float else len(value.shape) for branch in plain for value in branch.outputs]
     found = []
     for graph, entries in ((float_graph, _AS_FLOAT), (int8_graph, {})):
         _sink(graph, ranks)

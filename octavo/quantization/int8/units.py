@@ -16,6 +16,7 @@ __all__ = [
     "is_depthwise",
     "is_last_weighted",
     "is_map",
+    "is_pointwise",
     "is_weighted",
     "pooled",
     "units_of",
@@ -49,6 +50,7 @@ class Unit:
         inputs: float32 tensors that it reads from outside, each once; constants left out.
         outputs: tensors that it hands on.
         inner: tensors between its nodes that need a scale of their own in int8.
+        writes_float: in int8, its kernel puts out float: a Gemm over pixels (`placement.pixel_heads`).
     """
 
     name: str
@@ -57,6 +59,7 @@ class Unit:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     inner: tuple[ir.Value, ...] = ()
+    writes_float: bool = False
 
     @property
     def main(self) -> ir.Node:
@@ -143,6 +146,15 @@ def is_depthwise(node: ir.Node) -> bool:
     """Whether a node is a Conv each of whose output channels reads one input channel."""
     groups = node.attributes["group"].as_int() if node.op_type == "Conv" and "group" in node.attributes else 1
     return groups > 1 and node.inputs[1] is not None and node.inputs[1].shape is not None and node.inputs[1].shape[1] == 1
+
+
+def is_pointwise(node: ir.Node) -> bool:
+    """Whether a node is a Conv that multiplies each pixel of an image by one matrix."""
+    if node.op_type != "Conv" or node.inputs[1] is None or list(node.inputs[1].shape or ())[2:] != [1, 1]:
+        return False
+    settings = {name: attribute.value for name, attribute in node.attributes.items()}
+    plain = settings.get("group", 1) == 1 and set(settings.get("strides") or [1]) == {1} and not any(settings.get("pads") or [])
+    return plain and settings.get("auto_pad", "NOTSET") in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
 def is_map(value: ir.Value) -> bool:

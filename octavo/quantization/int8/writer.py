@@ -9,6 +9,7 @@
 - A head, the output of a last Conv that only float units read, has a scale and a zero point for each channel, for free: they go
   into the Conv's weights and bias, its Q has scale 1 and zero point 0, and the DQ behind it is per channel. One uint8 scale for
   box offsets and class logits would cost boxes most of their codes.
+- A 1x1 head of a map that writes float (`placement.pixel_heads`) is a Gemm over pixels, because integer convolutions write codes.
 - Last come passes over the Q/DQ graph (`octavo.graph.passes.kernel_forms`): other forms of integer ops, with the same codes and
   faster kernels.
 - PRelu has no integer kernel. With every slope <= 1 it is Max(x, slope x): a depthwise 1x1 QLinearConv and a uint8 Max. With other
@@ -82,6 +83,8 @@ class _Writer(QdqGraph):
                 self._float(unit)
             elif unit.kind == "prelu" and self._eight_bits(unit.inputs[0].name) and self._eight_bits(unit.outputs[0].name):
                 self._prelu(unit)
+            elif unit.writes_float:
+                self._pixels(unit)
             else:
                 self._integer(unit)
         return self._shaped(self.closed())
@@ -245,7 +248,8 @@ class _Writer(QdqGraph):
         if output is not None and output.by_channel:
             codes = codes.into_codes_of(output)
         codes = codes.with_room_for_bias(input_scale)
-        self.restored(copy, 1, f"{copy.name}.weight_codes", codes.codes, codes.scale, axis=codes.axis)
+        matrix = codes.codes.reshape(codes.codes.shape[:2]) if unit.writes_float else codes.codes
+        self.restored(copy, 1, f"{copy.name}.weight_codes", matrix, codes.scale, axis=codes.axis)
         if codes.bias is None:
             return
         while len(copy.input) < 3:
@@ -254,6 +258,28 @@ class _Writer(QdqGraph):
         steps = np.broadcast_to(steps, codes.bias.shape).copy() if steps.size == 1 and codes.bias.size > 1 else steps
         whole = np.rint(codes.bias.astype(np.float64) / steps)
         self.restored(copy, 2, f"{copy.name}.bias_codes", whole.astype(np.int32), steps, axis=0)
+
+    def _pixels(self, unit: Unit) -> None:
+        """A 1x1 Conv as a Gemm of rows, one for each pixel, whose output no Q reads."""
+        node, source, target = unit.main, unit.inputs[0], unit.outputs[0].name
+        channels, depth = node.inputs[1].shape[:2]
+
+        def shape(*sizes: int) -> str:
+            return self.constant(f"{node.name}.{'x'.join(map(str, sizes))}", np.array(sizes, np.int64))
+
+        last = self.add("Transpose", [f"{source.name}.code"], f"{node.name}.last.code", f"{node.name}.last", perm=[0, 2, 3, 1])
+        rows = self.add("Reshape", [last, shape(-1, depth)], f"{node.name}.rows.code", f"{node.name}.rows")
+        read = self.add("DequantizeLinear", [rows, *self._pair(source.name)], f"{node.name}.read", f"{node.name}.read")
+        gemm = helper.make_node("Gemm", [read, ""], [f"{node.name}.made"], name=node.name, transB=1)
+        self._weights(unit, gemm)
+        self.nodes.append(gemm)
+        if all(isinstance(size, int) for size in source.shape[2:]):
+            sizes = shape(-1, *source.shape[2:], channels)
+        else:
+            ahead = self.add("Shape", [last], f"{node.name}.ahead", f"{node.name}.ahead", start=0, end=3)
+            sizes = self.add("Concat", [ahead, shape(channels)], f"{node.name}.sizes", f"{node.name}.sizes", axis=0)
+        image = self.add("Reshape", [gemm.output[0], sizes], f"{node.name}.pixels", f"{node.name}.image")
+        self.add("Transpose", [image], target, f"{node.name}.first", perm=[0, 3, 1, 2])
 
     def _prelu(self, unit: Unit) -> None:
         node = unit.main
