@@ -30,7 +30,7 @@ RECIPE = {"method": "minmax", "placement": "all", "repair": False}
 def detector(
     *, kernel: int = 1, channels: int = 21, bias: bool = True, side: int | str = SIDE, batch: int | str = 1, tail: str = "yolo"
 ) -> ir.Model:
-    """Two Convs with Relus, a head, and what reads it: YOLOv5's rows, or as it is, or averaged, or cut at zero."""
+    """Two Convs with Relus, a head, and what reads it: YOLOv5's rows, or as it is, averaged, resized, or cut at zero."""
     generator = np.random.default_rng(channels)
     tensors = {
         "stem": he(generator, 16, 3, 3, 3),
@@ -50,8 +50,12 @@ def detector(
     if tail == "yolo":
         nodes.append(oh.make_node("Reshape", ["h", "shape"], ["r"], "parted"))
         nodes.append(oh.make_node("Transpose", ["r"], ["t"], "moved", perm=YOLO))
-    last = {"yolo": ("Sigmoid", "t"), "pooled": ("GlobalAveragePool", "h"), "relu": ("Relu", "h"), "map": ("Sigmoid", "h")}[tail]
-    nodes.append(oh.make_node(last[0], [last[1]], ["y"], "y"))
+    last = {"yolo": "Sigmoid", "map": "Sigmoid", "pooled": "GlobalAveragePool", "relu": "Relu", "resized": "Resize"}[tail]
+    reads, how = ["t" if tail == "yolo" else "h"], {}
+    if tail == "resized":
+        reads, how = [*reads, "", "scales"], {"mode": "linear"}
+        tensors["scales"] = np.array([1, 1, 2, 2], np.float32)
+    nodes.append(oh.make_node(last, reads, ["y"], "y", **how))
     used = {name for node in nodes for name in node.input}
     return network(nodes, {n: v for n, v in tensors.items() if n in used}, ["y"], inputs={"x": [batch, 3, side, side]})
 
@@ -116,6 +120,7 @@ def test_its_output_has_no_rounding_of_its_own(channels, bias, batch, tail, side
         pytest.param({}, {}, 1, id="a 1x1 head"),
         pytest.param({"kernel": 3}, {}, 0, id="a 3x3 head stays float"),
         pytest.param({"tail": "relu"}, {}, 0, id="a Relu behind it would have to run on floats"),
+        pytest.param({"tail": "resized"}, {}, 0, id="a resized map: float Convs leave the layout in which that is fast"),
         pytest.param({"tail": "pooled"}, {}, 0, id="a map that is averaged is rounded"),
         pytest.param({}, {"float_heads": False}, 0, id="heads in codes were asked for"),
         pytest.param({}, {"keep_float": ["head"]}, 0, id="float was asked for"),

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.refusals import interpolates, no_kernel, out_of_reach, unfit
-from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map, is_pointwise, pooled
+from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map, is_pointwise, pooled, readers
 
 __all__ = ["decisions_of", "map_heads", "pixel_heads", "place"]
 
@@ -68,13 +68,15 @@ def pixel_heads(units: list[Unit]) -> set[Unit]:
     """Last layers that put out maps and are 1x1: as a product of matrices over pixels their integer kernel writes float.
 
     What `map_heads` keeps in float is the output; int8 weights cost next to nothing there. ONNX Runtime's integer convolutions
-    write codes only, its integer Gemm (QGemm) writes float where no Q stands behind it.
+    write codes only, its integer Gemm (QGemm) writes float where no Q stands behind it. A head that is resized stays a float Conv:
+    in the blocked layout that this leaves behind, ONNX Runtime interpolates in half the time (CGNet, 1.5 ms instead of 3.1).
 
     Args:
         units: of one graph; what a Relu or Clip follows stays as it is.
     """
     leads = is_last_weighted(units)
     found = [unit for unit in units if leads.get(unit) and len(unit.nodes) == 1 and is_pointwise(unit.main)]
+    found = [unit for unit in found if all(reader.op_type != "Resize" for reader in readers(unit.outputs[0]))]
     return {
         unit
         for unit in found
