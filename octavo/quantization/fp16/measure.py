@@ -1,4 +1,4 @@
-"""What float16 costs on real inputs: the reach of FP32's tensors, and each tensor's SQNR, in bounded memory."""
+"""What float16 costs on real inputs: the reach of FP32's tensors, and each tensor's SQNR, in the memory of one inference."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import onnx_ir as ir
 
 from octavo.errors import ModelRunError
 from octavo.quantization.fp16.prepare import ONNX, unique
+from octavo.quantization.fp16.probes import FP32, Differences, Reaches, beside
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
-from octavo.runtime.tensors import float_activations, read_tensors
+from octavo.runtime.tensors import float_activations, open_groups, read_tensors
 
-__all__ = ["Loss", "as_fed", "compare", "reach", "rounded_everywhere"]
+__all__ = ["Loss", "as_fed", "broken", "compare", "reach", "rounded_everywhere"]
 
 Feeds = dict[str, np.ndarray]
 
@@ -33,19 +34,13 @@ class Loss:
     broken: bool = False
     comparable: bool = True
 
-    def update(self, expected: np.ndarray, got: np.ndarray) -> None:
-        """Add one sample."""
-        if expected.shape != got.shape:
-            self.comparable = False
-            self.broken |= not np.isfinite(got).all()
-            return
-        finite = np.isfinite(expected)
-        a, b = expected[finite].astype(np.float64), got[finite].astype(np.float64)
-        if not np.isfinite(b).all():
+    def update(self, signal: float, noise: float, *, finite: bool = True) -> None:
+        """Add one sample's sums; `noise` is NaN or infinite where the difference is, `finite` whether FP16's other values are."""
+        if not finite or not np.isfinite(noise):
             self.broken = True
             return
-        self.signal += float(np.vdot(a, a))
-        self.noise += float(np.vdot(a - b, a - b))
+        self.signal += signal
+        self.noise += noise
 
     @property
     def sqnr_db(self) -> float:
@@ -61,42 +56,77 @@ def reach(model: ir.Model, feeds: Sequence[Feeds]) -> dict[str, float]:
     Raises:
         ModelRunError: FP32 does not run, or an output of it is NaN.
     """
-    found: dict[str, float] = {}
+    inputs = {value.name for value in model.graph.inputs}
+    names = float_activations(model)
     outputs = {value.name for value in model.graph.outputs}
-    for sample, tensors in read_tensors(model, float_activations(model), lambda: _named(feeds), optimization="basic", what="FP32"):
-        for name, array in tensors.items():
-            if name in outputs and np.isnan(array).any():
-                raise ModelRunError(
-                    f"FP32's output {name!r} holds NaN on {sample}",
-                    "check the weights and `input:` (scale, mean, std) in params.yaml",
-                )
-            size = np.abs(array, dtype=np.float32)
-            found[name] = max(found.get(name, 0.0), float(size.max(initial=0.0, where=np.isfinite(size))))
+    found = {name: max((_largest(feed[name]) for feed in feeds), default=0.0) for name in names if name in inputs}
+    inner = [name for name in names if name not in inputs]
+    for group in open_groups(model, [inner] if inner else [], optimization="basic", tap=Reaches(outputs), what="FP32"):
+        for place, feed in enumerate(feeds):
+            read = group.read(feed)
+            for name in inner:
+                if name in outputs and np.isnan(read[name]).any():
+                    raise ModelRunError(
+                        f"FP32's output {name!r} holds NaN on sample {place}",
+                        "check the weights and `input:` (scale, mean, std) in params.yaml",
+                    )
+                found[name] = max(found.get(name, 0.0), float(read[f"{name}.reach"]))
     return found
 
 
-def compare(
-    reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: Sequence[str], *, optimization: str = "off"
-) -> dict[str, Loss]:
-    """Compare tensors of two graphs, by name, over the samples.
+def compare(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: Sequence[str]) -> dict[str, Loss]:
+    """Compare tensors of two graphs, by name, over the samples: what is lost where each float16 tensor is rounded, as on a GPU.
+
+    Both run as one graph (`octavo.quantization.fp16.probes`).
 
     Args:
-        reference, half: FP32 and FP16; the latter as `rounded_everywhere` gives it, for a loss as on a GPU.
+        reference, half: FP32 and FP16.
         feeds: float32.
         names: tensors that both have.
-        optimization: ONNX Runtime's level for FP16.
     """
     losses = {name: Loss() for name in names}
-    fed = [as_fed(half, feed) for feed in feeds]
+    inputs = {value.name for value in reference.graph.inputs}
+    for feed in feeds:
+        for name, got in as_fed(half, feed).items():
+            if name in losses:
+                losses[name].update(*_sums(feed[name], got))
+    inner = [f"{FP32}{name}" for name in names if name not in inputs]
+    merged = rounded_everywhere(beside(reference, half))
+    for group in open_groups(merged, [inner] if inner else [], optimization="off", tap=Differences(), what="FP16"):
+        for feed in feeds:
+            read = group.read(feed)
+            for name in inner:
+                loss = losses[name.removeprefix(FP32)]
+                signal, noise, broken = map(float, read[f"{name}.loss"])
+                if f"{name}.shapes" in read and not _same(read[f"{name}.shapes"]):
+                    loss.comparable = False
+                    loss.update(0.0, 0.0, finite=not broken)
+                else:
+                    loss.update(signal, noise)
+    return losses
+
+
+def broken(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: Sequence[str]) -> list[str]:
+    """Which tensors are NaN or infinite where FP32's are not, both run as deployed, with all of ONNX Runtime's optimizations.
+
+    Args:
+        reference, half: FP32 and FP16.
+        feeds: float32.
+        names: tensors that both have.
+    """
+    found = set()
     pairs = zip(
-        read_tensors(reference, names, lambda: _named(feeds), optimization="basic", what="FP32"),
-        read_tensors(half, names, lambda: _named(fed), optimization=optimization, what="FP16"),
+        read_tensors(reference, names, lambda: _named(feeds), what="FP32"),
+        read_tensors(half, names, lambda: _named([as_fed(half, feed) for feed in feeds]), what="FP16"),
         strict=True,
     )
     for (_, expected), (_, got) in pairs:
         for name, array in expected.items():
-            losses[name].update(array, got[name])
-    return losses
+            # Where the shapes differ, because the data decide them, no value is another's counterpart.
+            exempt = ~np.isfinite(array) if array.shape == got[name].shape else False
+            if not (np.isfinite(got[name]) | exempt).all():
+                found.add(name)
+    return [name for name in names if name in found]
 
 
 def as_fed(model: ir.Model, feeds: Feeds) -> Feeds:
@@ -144,3 +174,20 @@ def rounded_everywhere(model: ir.Model) -> ir.Model:
 
 def _named(feeds: Sequence[Feeds]) -> Iterable[tuple[str, Feeds]]:
     return ((f"sample {place}", feed) for place, feed in enumerate(feeds))
+
+
+def _largest(array: np.ndarray) -> float:
+    size = np.abs(array, dtype=np.float32)
+    return float(size.max(initial=0.0, where=np.isfinite(size)))
+
+
+def _sums(expected: np.ndarray, got: np.ndarray) -> tuple[float, float]:
+    kept = np.isfinite(expected)
+    a, b = expected[kept].astype(np.float64), got[kept].astype(np.float64)
+    return float(np.vdot(a, a)), float(np.vdot(a - b, a - b))
+
+
+def _same(shapes: np.ndarray) -> bool:
+    """Of two shapes in one vector, each led by its length."""
+    first = shapes[1 : 1 + shapes[0]]
+    return np.array_equal(first, shapes[2 + shapes[0] :])

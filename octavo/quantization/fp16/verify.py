@@ -14,7 +14,7 @@ from octavo.graph.selection import choosing, held
 from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16.convert import Fp16Result, convert
 from octavo.quantization.fp16.culprits import culprits
-from octavo.quantization.fp16.measure import Loss, compare, reach, rounded_everywhere
+from octavo.quantization.fp16.measure import Loss, broken, compare, reach
 from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.schema import is_float
 from octavo.quantization.fp16.weights import LARGEST
@@ -77,21 +77,21 @@ def quantize_fp16(
     best: tuple[Fp16Result, dict[str, Loss]] | None = None
     for _ in range(ROUNDS + 1):
         result = convert(reference, keep_io=keep_io, keep_float=kept)
-        strict = rounded_everywhere(held(result.model, choosers))
-        losses = compare(judged, strict, judged_on, watched)
+        half = held(result.model, choosers)
+        losses = compare(judged, half, judged_on, watched)
         if best is None or _worst(losses) > _worst(best[1]):
             best = result, losses
         failing = [name for name, loss in losses.items() if loss.sqnr_db < ENOUGH_DB]
         if not failing:
             break
-        found = culprits(judged, result.decisions, _inner(judged, strict, judged_on), failing, ENOUGH_DB)
+        found = culprits(judged, result.decisions, _inner(judged, half, judged_on), failing, ENOUGH_DB)
         if not found:
             break
         kept |= found
     result, losses = best
-    _require_finite(losses)
+    _require_finite([name for name, loss in losses.items() if loss.broken])
     # And as it will be deployed: ONNX Runtime's optimizer may trip over what ran without it.
-    _require_finite(compare(reference, result.model, feeds, _watched(reference), optimization="all"))
+    _require_finite(broken(reference, result.model, feeds, _watched(reference)))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
     return Fp16Result(result.model, result.decisions, measured)
 
@@ -100,9 +100,9 @@ def _worst(losses: Mapping[str, Loss]) -> float:
     return min((loss.sqnr_db for loss in losses.values()), default=0.0)
 
 
-def _inner(reference: ir.Model, strict: ir.Model, feeds: list[dict[str, np.ndarray]]) -> dict[str, Loss]:
-    there = {value.name for node in strict.graph for value in node.outputs} | {value.name for value in strict.graph.inputs}
-    return compare(reference, strict, feeds, [name for name in float_activations(reference) if name in there])
+def _inner(reference: ir.Model, half: ir.Model, feeds: list[dict[str, np.ndarray]]) -> dict[str, Loss]:
+    there = {value.name for node in half.graph for value in node.outputs} | {value.name for value in half.graph.inputs}
+    return compare(reference, half, feeds, [name for name in float_activations(reference) if name in there])
 
 
 def _watched(reference: ir.Model) -> list[str]:
@@ -123,13 +123,13 @@ def _watched(reference: ir.Model) -> list[str]:
     return list(found)
 
 
-def _require_finite(losses: Mapping[str, Loss]) -> None:
-    for name, loss in losses.items():
-        if loss.broken:
-            raise QuantizationError(
-                f"{name!r} is NaN or infinite in FP16, and giving nodes back to float32 did not mend it",
-                "name the part of the graph before it in `fp16.keep_float`",
-            )
+def _require_finite(names: Iterable[str]) -> None:
+    """Of tensors that are not."""
+    for name in names:
+        raise QuantizationError(
+            f"{name!r} is NaN or infinite in FP16, and giving nodes back to float32 did not mend it",
+            "name the part of the graph before it in `fp16.keep_float`",
+        )
 
 
 def _overflowing(reference: ir.Model, feeds: list[dict[str, np.ndarray]], *, keep_io: bool) -> dict[str, str]:
