@@ -6,6 +6,8 @@ import onnx_ir as ir
 
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
+from octavo.graph.passes.fold_scale import FoldScalePass
+from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
@@ -18,7 +20,11 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     ready = ir.from_proto(ir.to_proto(model))
     OpsetUpPass(opset)(ready)
     MeanToPoolPass()(ready)
+    # Each may stand behind the other.
+    FoldScalePass()(ready)
     FoldBatchNormPass()(ready)
+    FoldScalePass()(ready)
+    LinearToGemmPass()(ready)
     FocusToConvPass()(ready)
     ShuffleByOrderPass()(ready)
     return ready

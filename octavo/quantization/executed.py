@@ -20,7 +20,7 @@ from octavo.runtime.kernels import KINDS, RunNode
 
 __all__ = ["Executed", "executed"]
 
-_MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q)$")
+_MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion)$")
 _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
 # ONNX Runtime takes these into the kernel of the node that they read.
 _FUSES = frozenset(

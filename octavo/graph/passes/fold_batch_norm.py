@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.folding import bypass, foldable, into, is_private
 from octavo.graph.passes.node_pass import NodePass
+from octavo.graph.passes.qdq import new_constant
 
 __all__ = ["FoldBatchNormPass"]
 
@@ -46,20 +48,20 @@ def _affine(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
 def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray) -> bool:
     value = node.inputs[0]
     producer = value.producer()
-    if _foldable(model, value):
-        _into(model, producer, scale, shift)
-        _bypass(model, node, value)
+    if foldable(model, value):
+        into(model, producer, scale, shift)
+        bypass(model, node, value)
         return True
     if value.shape is None or len(value.shape) != 4:
         return False
-    if _is_private(model, value) and producer is not None and producer.op_type == "Concat" and _axis(producer) == 1:
+    if is_private(model, value) and producer is not None and producer.op_type == "Concat" and _axis(producer) == 1:
         widths = [part.shape[1] if part.shape is not None and len(part.shape) > 1 else None for part in producer.inputs]
         if all(isinstance(width, int) for width in widths):
             start = 0
             for place, width in enumerate(widths):
                 part, reach = producer.inputs[place], slice(start, start + width)
-                if _foldable(model, part):
-                    _into(model, part.producer(), scale[reach], shift[reach])
+                if foldable(model, part):
+                    into(model, part.producer(), scale[reach], shift[reach])
                     part.name = f"{part.name}.normalised"
                 else:
                     conv = _depthwise(model, part, scale[reach], shift[reach], f"{node.name}.part{place}")
@@ -67,7 +69,7 @@ def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray) 
                     model.graph.insert_before(producer, conv)
                     producer.replace_input_with(place, conv.outputs[0])
                 start += width
-            _bypass(model, node, value)
+            bypass(model, node, value)
             return True
     conv = _depthwise(model, value, scale, shift, node.name)
     old = node.outputs[0]
@@ -78,8 +80,8 @@ def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray) 
 
 
 def _depthwise(model: ir.Model, value: ir.Value, scale: np.ndarray, shift: np.ndarray, name: str) -> ir.Node:
-    weights = _constant(model, f"{name}.scale", scale.reshape(-1, 1, 1, 1))
-    bias = _constant(model, f"{name}.shift", shift)
+    weights = new_constant(model, f"{name}.scale", scale.astype(np.float32).reshape(-1, 1, 1, 1))
+    bias = new_constant(model, f"{name}.shift", shift.astype(np.float32))
     conv = ir.node("Conv", [value, weights, bias], {"group": len(scale), "kernel_shape": [1, 1]}, name=name)
     conv.outputs[0].dtype, conv.outputs[0].shape = value.dtype, value.shape
     return conv
@@ -87,46 +89,3 @@ def _depthwise(model: ir.Model, value: ir.Value, scale: np.ndarray, shift: np.nd
 
 def _axis(node: ir.Node) -> int:
     return node.attributes["axis"].as_int()
-
-
-def _is_private(model: ir.Model, value: ir.Value | None) -> bool:
-    return value is not None and len(list(value.uses())) == 1 and value not in model.graph.outputs
-
-
-def _foldable(model: ir.Model, value: ir.Value | None) -> bool:
-    if not _is_private(model, value):
-        return False
-    node = value.producer()
-    if node is None or node.op_type != "Conv" or ir.convenience.get_const_tensor(node.inputs[1]) is None:
-        return False
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return bias is None or ir.convenience.get_const_tensor(bias) is not None
-
-
-def _into(model: ir.Model, conv: ir.Node, scale: np.ndarray, shift: np.ndarray) -> None:
-    weights = ir.convenience.get_const_tensor(conv.inputs[1]).numpy().astype(np.float64)
-    old = conv.inputs[2] if len(conv.inputs) > 2 else None
-    bias = ir.convenience.get_const_tensor(old).numpy().astype(np.float64) if old is not None else np.zeros(len(scale))
-    folded = weights * scale.reshape(-1, *[1] * (weights.ndim - 1))
-    conv.replace_input_with(1, _constant(model, f"{conv.name}.folded_weights", folded))
-    conv.resize_inputs(3)
-    conv.replace_input_with(2, _constant(model, f"{conv.name}.folded_bias", bias * scale + shift))
-
-
-def _bypass(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
-    old = node.outputs[0]
-    name, old.name = old.name, f"{old.name}.old"
-    ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
-    model.graph.remove(node, safe=True)
-    value.name = name
-
-
-def _constant(model: ir.Model, name: str, values: np.ndarray) -> ir.Value:
-    values = values.astype(np.float32)
-    # A Conv can take in more than one normalisation; each leaves its own constant.
-    while name in model.graph.initializers:
-        name += "+"
-    constant = ir.Value(name=name, const_value=ir.tensor(values, name=name))
-    constant.dtype, constant.shape = ir.DataType.FLOAT, ir.Shape(values.shape)
-    model.graph.register_initializer(constant)
-    return constant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.passes.bias_apart import BiasApartPass
 from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
@@ -13,7 +14,15 @@ from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 
 __all__ = ["write_kernel_forms"]
 
-_FORMS = (ConvOnBlocksPass, PadDepthwisePass, PoolByDepthwisePass, UpsampleByTilePass, PReluByConvPass, TailOfPixelsPass)
+_FORMS = (
+    ConvOnBlocksPass,
+    PadDepthwisePass,
+    PoolByDepthwisePass,
+    UpsampleByTilePass,
+    PReluByConvPass,
+    TailOfPixelsPass,
+    BiasApartPass,
+)
 
 
 def write_kernel_forms(model: ir.Model) -> None:
