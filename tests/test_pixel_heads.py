@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.params.grammar import Int8
+from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.costs import signature
 from octavo.quantization.int8.draft import Draft
@@ -20,6 +21,7 @@ from octavo.quantization.int8.measuring import measure
 from octavo.quantization.int8.placement import pixel_heads
 from octavo.quantization.int8.price import measured
 from octavo.quantization.int8.units import Unit, units_of
+from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.noise import sqnr_db
 
 SIDE = 16
@@ -209,3 +211,16 @@ def test_other_tails_stay(model):
     before = ir.to_proto(model).SerializeToString()
     assert not TailOfPixelsPass()(model).modified
     assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_what_moves_its_float_values_is_no_surprise():
+    """Nothing but the graph's output reads the head: the Reshape and Transpose behind its Gemm stay, in float."""
+    model = detector(tail="relu")
+    model.graph.outputs[0] = model.graph.outputs[0].producer().inputs[0]
+    model.graph.remove(model.graph[-1], safe=True)
+    result = quantized(model)
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    (head,) = (each for each in found.nodes if each["node"] == "head")
+    assert (head["runs"], head["kernel"]) == ("int8", "QGemm")
+    assert "Reshape" in found.counts["float"]
+    assert found.unexpected == []

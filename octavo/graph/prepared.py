@@ -7,6 +7,8 @@ import onnx_ir as ir
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.fold_scale import FoldScalePass
+from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
+from octavo.graph.passes.hard_swish import HardSwishPass
 from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass
@@ -20,10 +22,13 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     ready = ir.from_proto(ir.to_proto(model))
     OpsetUpPass(opset)(ready)
     MeanToPoolPass()(ready)
+    # Before the sum in it goes into a Conv.
+    HardSwishPass()(ready)
     # Each may stand behind the other.
     FoldScalePass()(ready)
     FoldBatchNormPass()(ready)
     FoldScalePass()(ready)
+    HardSigmoidToClipPass()(ready)
     LinearToGemmPass()(ready)
     FocusToConvPass()(ready)
     ShuffleByOrderPass()(ready)

@@ -24,7 +24,7 @@ _MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion)$")
 _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
 # ONNX Runtime takes these into the kernel of the node that they read.
 _FUSES = frozenset(
-    {"Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"}
+    {"Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"}
 )
 # The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
 _MOVES = frozenset(
@@ -130,7 +130,9 @@ class _Found:
         if self.main is None or (self.into and self.decision.op_type not in _WEIGHTED):
             return False
         if self.decided == "int8":
-            return any(kernel.kind in ("float", "fp16") for kernel in self.kernels)
+            floats = [kernel for kernel in self.kernels if kernel.kind in ("float", "fp16")]
+            # A layer that writes float (`placement.pixel_heads`) has its values moved in float.
+            return any(self.decision.op_type not in _WEIGHTED or kernel.op_type not in _MOVES for kernel in floats)
         if self.decided == "float":
             return self.decision.op_type not in _MOVES and all(kernel.kind == "int8" for kernel in self.kernels)
         return False

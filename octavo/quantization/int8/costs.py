@@ -17,7 +17,8 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.files import read_json, write_json
-from octavo.quantization.int8.specimens import shape_of, source_of
+from octavo.quantization.int8.sizes import shape_of
+from octavo.quantization.int8.specimens import source_of
 from octavo.quantization.int8.units import Unit, constant, readers
 
 __all__ = ["Borders", "Cost", "CostTable", "is_static", "signature"]
@@ -95,7 +96,7 @@ class CostTable:
         the layout that float has for it between convolutions, and into that of INT8, or the other way round.
 
         Raises:
-            QuantizationError: the tensor's shape is not known before the graph runs.
+            QuantizationError: the tensor's shape is not known.
         """
         shape = shape_of(value)
         if shape is None:

@@ -22,6 +22,7 @@ from octavo.quantization.int8.placement import map_heads, pixel_heads
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.scales import ranges_of, scales_of
 from octavo.quantization.int8.shifts import Known, rounding_shifts
+from octavo.quantization.int8.sizes import carry_sizes
 from octavo.quantization.int8.stored import store_weights
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.units import Unit, units_of
@@ -97,7 +98,10 @@ class Draft:
         exponents: Mapping[str, float] | None = None,
         by_channel: bool = False,
     ) -> None:
-        self.model = ir.from_proto(ir.to_proto(model)) if exponents else model
+        self.model = model
+        if exponents:
+            self.model = ir.from_proto(ir.to_proto(model))
+            carry_sizes(model, self.model)
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
         self.by_channel = by_channel
         self.target = target_of(recipe.target)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.refusals import interpolates, no_kernel, out_of_reach, unfit
 from octavo.quantization.int8.targets import Target
-from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, readers
+from octavo.quantization.int8.units import CARRIERS, COMBINERS, COMPOSED, Unit, is_last_weighted, readers
 
 __all__ = ["input_tensors", "keeps_grid", "place_inputs"]
 
@@ -85,7 +85,7 @@ def _refusal(unit: Unit, leads: Mapping[Unit, bool], named: Mapping[str, str], t
     if reason or unit.kind == "linear":
         return reason
     if unit.kind not in target.reads:
-        if unit.kind in CARRIERS | COMBINERS | {"silu", "prelu"}:
+        if unit.kind in CARRIERS | COMBINERS | COMPOSED:
             return "the runtime fuses it into the layers around it"
         return no_kernel(unit.main)
     return unfit(unit) or ("interpolation leaves the codes of its input" if interpolates(unit) else "")

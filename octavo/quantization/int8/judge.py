@@ -68,7 +68,8 @@ class Judge:
 
     def _results(self, model: ir.Model) -> list[dict[str, np.ndarray]]:
         session = Session(as_bytes(with_outputs(model, self.heads)))
-        return [session.run(feeds) for feeds in self.samples]
+        # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
+        return [{name: value.copy() for name, value in session.run(feeds).items()} for feeds in self.samples]
 
     def noise(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
         """Mean noise-to-signal ratio over heads and channels.

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.quantization.int8.costs import Borders, Cost, CostTable, is_static, signature
-from octavo.quantization.int8.specimens import is_led, shape_of, variants_of
+from octavo.quantization.int8.sizes import shape_of
+from octavo.quantization.int8.specimens import is_led, variants_of
 from octavo.quantization.int8.units import Unit
 from octavo.runtime.host import fingerprint, has_vnni
 from octavo.runtime.profiling import Kernel, kernel_times

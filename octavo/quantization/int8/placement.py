@@ -17,11 +17,28 @@ import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.refusals import interpolates, no_kernel, out_of_reach, unfit
-from octavo.quantization.int8.units import CARRIERS, COMBINERS, Unit, is_last_weighted, is_map, is_pointwise, pooled, readers
+from octavo.quantization.int8.units import (
+    CARRIERS,
+    COMBINERS,
+    COMPOSED,
+    Unit,
+    is_last_weighted,
+    is_map,
+    is_pointwise,
+    pooled,
+    readers,
+)
 
 __all__ = ["decisions_of", "map_heads", "pixel_heads", "place"]
 
-WHY = {"linear": "integer kernel", "silu": "SiLU as integer Sigmoid and Mul", "prelu": "PRelu as integer depthwise Conv and Max"}
+WHY = {
+    "linear": "integer kernel",
+    "silu": "SiLU as integer Sigmoid and Mul",
+    "prelu": "PRelu as integer depthwise Conv and Max",
+    "hard_swish": "HardSwish as integer Add and Mul",
+    "hard_sigmoid": "HardSigmoid as integer Add",
+    "affine": "factor and shift as integer Add",
+}
 
 
 def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] | None = None) -> dict[Unit, str]:
@@ -106,7 +123,7 @@ def _refusal(
     reason = out_of_reach(unit, leads, named)
     if reason:
         return reason
-    if unit.kind not in CARRIERS | COMBINERS | {"linear", "silu", "prelu"}:
+    if unit.kind not in CARRIERS | COMBINERS | COMPOSED | {"linear"}:
         return no_kernel(unit.main)
     if unit.kind == "linear":
         return ""

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.costs import CostTable, is_static
-from octavo.quantization.int8.specimens import shape_of
+from octavo.quantization.int8.sizes import shape_of
 from octavo.quantization.int8.units import Unit, readers
 from octavo.quantization.int8.weights import weights_of
 
@@ -148,9 +148,10 @@ def _inputs(units: Sequence[Unit]) -> list[ir.Value]:
 
 
 def _size(value: ir.Value) -> float:
-    if value.shape is None:
-        return 0.0
-    return float(np.prod([dim if isinstance(dim, int) else 1 for dim in value.shape], dtype=np.float64))
+    sizes = shape_of(value)
+    if sizes is None:
+        sizes = [0] if value.shape is None else [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    return float(np.prod(sizes, dtype=np.float64))
 
 
 def _with_weights(unit: Unit, pair: tuple[float, float]) -> tuple[float, float]:

@@ -45,6 +45,8 @@ def unfit(unit: Unit) -> str:
         odd = next((value for value in data if constant(value) or value.dtype != ir.DataType.FLOAT), None)
         if odd is not None:
             return f"{odd.name} is a constant" if constant(odd) else f"{odd.name} is {odd.dtype}, not float32"
+    if unit.kind == "affine":
+        return ""
     if not unit.inputs or data[0] is not unit.inputs[0]:
         return "its input is not a float32 activation"
     if unit.kind == "MaxPool" and len(node.outputs) > 1:

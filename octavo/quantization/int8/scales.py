@@ -17,10 +17,11 @@ import onnx_ir as ir
 from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError
+from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.qparams import QParams
 from octavo.quantization.int8.targets import target_of
-from octavo.quantization.int8.units import CARRIERS, Unit, is_depthwise, is_weighted, readers
+from octavo.quantization.int8.units import CARRIERS, SHARES, Unit, is_depthwise, is_weighted, readers
 
 __all__ = ["quantized_tensors", "ranges_of", "scales_of"]
 
@@ -86,7 +87,7 @@ def scales_of(
     own = ranges_of(tensors, statistics, recipe) if known is None else known
     ranges = {value: own.get(value.name) for value in tensors}
     for unit in int8:
-        if unit.kind in ("silu", "Sigmoid"):
+        if unit.kind in SHARES:
             ranges[(unit.inner or unit.outputs)[0]] = (0.0, 1.0)
     target = target_of(recipe.target)
     symmetric = recipe.symmetric or target.symmetric
@@ -188,6 +189,10 @@ def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | 
         return _silu
     if kinds == {"Sigmoid"}:
         return _sigmoid
+    if len(found) == 1 and kinds <= {"HardSigmoid", "HardSwish"}:
+        alpha, beta = hard_sigmoid_of(found[0])
+        factor = found[0].op_type == "HardSwish"
+        return lambda x: np.clip(alpha * x + beta, 0, 1) * (x if factor else 1)
     if len(found) == 1 and kinds == {"LeakyRelu"}:
         slope = found[0].attributes["alpha"].as_float() if "alpha" in found[0].attributes else 0.01
         return lambda x: np.where(x < 0, slope * x, x)

@@ -129,8 +129,9 @@ def _noise(
             yield from zip(
                 part, pool.map(partial(_of_one, stretch, heads, judge, held), [sets[place] for place in part]), strict=True
             )
+            # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
             held = [stretch.run((), made, values) for values in held] if made else held
-            held = [{name: values[name] for name in wanted} for values in held]
+            held = [{name: values[name].copy() if name in made else values[name] for name in wanted} for values in held]
             nodes = graph.rest(begin[following[0]]) if following is not None else []
 
 

@@ -20,29 +20,22 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.units import Unit
+from octavo.quantization.int8.sizes import shape_of
+from octavo.quantization.int8.units import SHARES, Unit
 from octavo.quantization.int8.weights import codes_of
 from octavo.quantization.int8.writer import write_qdq
 from octavo.runtime.profiling import Variant
 
-__all__ = ["Branch", "is_led", "shape_of", "source_of", "variants_of"]
+__all__ = ["Branch", "is_led", "source_of", "variants_of"]
 
 _IR_VERSION = 10
 _RUN = 16
-_INSIDE_CONV = frozenset({"Add", "LeakyRelu", "Sigmoid"})
+_INSIDE_CONV = frozenset({"Add", "LeakyRelu", "Sigmoid", "hard_sigmoid", "hard_swish"})
 
 _CODES = QParams.spanning(-4.0, 4.0)
 _SHARES = QParams.spanning(0.0, 1.0)
 # The float graph is to run as it stands, whatever its Dequantize nodes remind the optimizer of.
 _AS_FLOAT = {"session.disable_quant_qdq": "1"}
-
-
-def shape_of(value: ir.Value) -> tuple[int, ...] | None:
-    """A tensor's shape at batch 1: a symbolic first size counts as 1. None where it is not known before the graph runs."""
-    if value.shape is None:
-        return None
-    sizes = [1 if place == 0 and not isinstance(size, int) else size for place, size in enumerate(value.shape)]
-    return tuple(sizes) if all(isinstance(size, int) for size in sizes) else None
 
 
 def source_of(unit: Unit, value: ir.Value) -> str:
@@ -133,7 +126,7 @@ def variants_of(units: Mapping[str, Unit], opsets: Mapping[str, int]) -> tuple[V
     rounded = (value for unit in members for value in (*unit.inputs, *unit.inner, *unit.outputs) if value not in written)
     scales = {value.name: _CODES for value in rounded}
     for unit in members:
-        if unit.kind in ("silu", "Sigmoid"):
+        if unit.kind in SHARES:
             scales[(unit.inner or unit.outputs)[0].name] = _SHARES
     codes = {unit.main.name: codes_of(unit.main, per_channel=True, bits=8) for unit in members if unit.kind == "linear"}
     int8_graph = ir.to_proto(write_qdq(_model(integer, opsets), members, set(members), scales, codes)).graph

@@ -31,6 +31,7 @@ from octavo.quantization.int8.price import estimated, measured
 from octavo.quantization.int8.qoperator import as_qoperator
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.sizes import observe_sizes
 from octavo.quantization.int8.targets import target_of
 from octavo.quantization.int8.trade import Noise
 from octavo.quantization.int8.units import Unit, is_map, units_of
@@ -79,6 +80,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
     if images is not None and choosers:
         images = Images(*(with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out)))
+    if images is not None and images.calibration:
+        observe_sizes(ready, images.calibration[0])
     maps = any(is_map(value) for value in heads)
     judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
     if recipe.effort == "high" and (judge is None or not images.calibration):

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.graph.protos import branchless, names_read
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.shifts import OwnShift
-from octavo.quantization.int8.specimens import shape_of
+from octavo.quantization.int8.sizes import fixed_shape
 from octavo.runtime.session import Session
 
 __all__ = ["LAYER", "TENSOR", "FloatGraph", "Key", "Stretch"]
@@ -54,7 +54,7 @@ class FloatGraph:
         self.heads = list(heads)
         values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
         self.ranks = {value.name: len(value.shape or ()) for value in values}
-        self.static = {value.name for value in values if shape_of(value) is not None}
+        self.static = {value.name for value in values if fixed_shape(value) is not None}
         self._made = {name: place for place, node in enumerate(self.nodes) for name in node.output}
         self._place = {node.name: place for place, node in enumerate(self.nodes)}
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
+
+from octavo.graph.passes.hard_swish import hard_sigmoid_of
 
 __all__ = [
     "ACTIVATIONS",
     "CARRIERS",
     "COMBINERS",
+    "COMPOSED",
+    "SHARES",
     "Unit",
+    "affine_of",
     "constant",
     "is_depthwise",
     "is_last_weighted",
@@ -28,10 +34,12 @@ CARRIERS = frozenset(
 )
 # Kernels with a scale of their own for each input and the output.
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
+# Units whose integer form is made of other kernels.
+COMPOSED = frozenset({"affine", "hard_sigmoid", "hard_swish", "prelu", "silu"})
+# Units whose inner tensor, or else output, lies between 0 and 1 whatever comes.
+SHARES = frozenset({"Sigmoid", "hard_sigmoid", "silu"})
 # Units that bend each value by itself.
-ACTIVATIONS = frozenset(
-    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Sigmoid", "prelu", "silu"}
-)
+ACTIVATIONS = COMPOSED | {"Clip", "Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mish", "Relu", "Sigmoid"}
 _FOLDED = ("Relu", "Clip")
 # ConvTranspose has no integer kernel: as one unit with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
 _FOLDS_BEHIND = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -44,8 +52,9 @@ class Unit:
     Attributes:
         name: that of its first node.
         kind: `linear` (Conv, Gemm or MatMul with constant weights), `silu` (Sigmoid and Mul), `prelu` (a constant
-            slope a channel, or one in all), or the op type of its only node. A Relu, or a Clip with constant bounds, that is its
-            producer's only reader folds into the unit.
+            slope a channel, or one in all), `hard_swish`, `hard_sigmoid` (rising, above 0 at 0), `affine` (one factor above
+            0 and one shift for all values: Mul and Add, or one of them), or the op type of its only node. A Relu, or a Clip with
+            constant bounds, that is its producer's only reader folds into the unit.
         nodes: in topological order.
         inputs: float32 tensors that it reads from outside, each once; constants left out.
         outputs: tensors that it hands on.
@@ -87,6 +96,13 @@ def units_of(model: ir.Model) -> list[Unit]:
             kind = "linear"
         elif node.op_type == "PRelu" and _one_slope_a_channel(node):
             kind = "prelu"
+        elif node.op_type == "HardSwish":
+            kind = "hard_swish"
+        elif node.op_type == "HardSigmoid" and min(hard_sigmoid_of(node)) > 0:
+            kind = "hard_sigmoid"
+        steps = _affine(node, outputs)
+        if steps is not None:
+            nodes, kind = list(steps), "affine"
         product = _silu(node, outputs)
         if product is not None:
             nodes, kind, inner = [node, product], "silu", (node.outputs[0],)
@@ -103,6 +119,12 @@ def units_of(model: ir.Model) -> list[Unit]:
         )
         units.append(Unit(node.name or "", kind, tuple(nodes), tuple(reads), tuple(nodes[-1].outputs), inner))
     return units
+
+
+def affine_of(unit: Unit) -> tuple[float, float]:
+    """Factor and shift of an `affine` unit."""
+    numbers = {node.op_type: next(number for value in node.inputs if (number := _number(value)) is not None) for node in unit.nodes}
+    return numbers.get("Mul", 1.0), numbers.get("Add", 0.0)
 
 
 def is_weighted(node: ir.Node) -> bool:
@@ -202,6 +224,36 @@ def _one_slope_a_channel(node: ir.Node) -> bool:
     sizes = list(slopes.shape)
     channel = len(sizes) - len(value.shape) + 1
     return all(size == 1 or place == channel for place, size in enumerate(sizes))
+
+
+def _affine(node: ir.Node, outputs: set[int]) -> tuple[ir.Node, ...] | None:
+    """A Mul or Add of an activation and a number, and the Add of another that is all that reads the Mul."""
+    number = _number_of(node)
+    if number is None or not np.isfinite(number) or (node.op_type == "Mul" and number <= 0):
+        return None
+    behind = _only_reader(node.outputs[0], outputs) if node.op_type == "Mul" else None
+    if behind is not None and behind.op_type == "Add" and behind.graph is node.graph:
+        shift = _number_of(behind)
+        if shift is not None and np.isfinite(shift):
+            return node, behind
+    return (node,)
+
+
+def _number_of(node: ir.Node) -> float | None:
+    """The constant of a Mul or Add with a float32 activation, where it is one number for all values."""
+    if node.op_type not in ("Add", "Mul") or node.domain not in ("", "ai.onnx"):
+        return None
+    for place in (0, 1):
+        value, number = node.inputs[place], _number(node.inputs[1 - place])
+        if number is not None and not constant(value):
+            same = value.shape is not None and node.outputs[0].shape is not None and len(value.shape) == len(node.outputs[0].shape)
+            return number if same and value.dtype == ir.DataType.FLOAT else None
+    return None
+
+
+def _number(value: ir.Value | None) -> float | None:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
 
 
 def _silu(node: ir.Node, outputs: set[int]) -> ir.Node | None:

@@ -1,0 +1,45 @@
+"""A HardSigmoid behind a Conv becomes a Clip, whose work a Q's saturation does for nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.graph.passes.folding import foldable, into
+from octavo.graph.passes.hard_swish import hard_sigmoid_of
+from octavo.graph.passes.node_pass import NodePass
+from octavo.graph.passes.qdq import constant_of, new_constant
+
+__all__ = ["HardSigmoidToClipPass"]
+
+
+class HardSigmoidToClipPass(NodePass):
+    """Rewrite `HardSigmoid(Conv(x))` as `Clip(Conv'(x), 0, 1)`, Conv' putting out `alpha y + beta`.
+
+    It is the gate of squeeze-and-excitation blocks (MobileNetV3, PP-LCNet).
+
+    1. The Conv has constant weights, and nobody else reads its output.
+
+    The Clip keeps the name of the HardSigmoid's output; the Conv's output, whose values change, gets a new one. Exact up to float
+    rounding.
+    """
+
+    op_type = "HardSigmoid"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        value = node.inputs[0]
+        if not foldable(model, value):
+            return False
+        conv = value.producer()
+        alpha, beta = hard_sigmoid_of(node)
+        ones = np.ones(len(constant_of(conv.inputs[1])))
+        into(model, conv, alpha * ones, beta * ones)
+        value.name = f"{value.name}.scaled"
+        bounds = [new_constant(model, f"{node.name}.{what}", np.float32(bound)) for what, bound in (("low", 0), ("high", 1))]
+        clip = ir.node("Clip", [value, *bounds], name=node.name)
+        old, made = node.outputs[0], clip.outputs[0]
+        made.dtype, made.shape = old.dtype, old.shape
+        name, made.name = old.name, None
+        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [clip], [old], [made])
+        made.name = name
+        return True

@@ -1,0 +1,83 @@
+"""Graphs that leave sizes open are priced by the sizes of an image, and stay open."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import he, network, run, statistics_of
+
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8.price import estimated
+from octavo.quantization.int8.sizes import carry_sizes, fixed_shape, observe_sizes, shape_of
+from octavo.quantization.int8.units import units_of
+
+GENERATOR = np.random.default_rng(2)
+WEIGHTS = {"w0": he(GENERATOR, 8, 3, 3, 3), "w1": he(GENERATOR, 8, 8, 3, 3), "w2": he(GENERATOR, 4, 8, 1, 1)}
+
+
+def open_graph(height: int | str = "height", width: int | str = "width") -> ir.Model:
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["c"], "stem", pads=[1, 1, 1, 1], strides=[2, 2]),
+        oh.make_node("Relu", ["c"], ["r"], "relu"),
+        oh.make_node("Conv", ["r", "w1"], ["d"], "body", pads=[1, 1, 1, 1]),
+        oh.make_node("NonZero", ["d"], ["places"], "places"),
+        oh.make_node("Cast", ["places"], ["z"], "cast", to=1),
+        oh.make_node("GlobalAveragePool", ["d"], ["p"], "pool"),
+        oh.make_node("Conv", ["p", "w2"], ["y"], "head"),
+    ]
+    return network(nodes, WEIGHTS, ["y", "z"], inputs={"x": ["n", 3, height, width]})
+
+
+def feeds(height: int, width: int, count: int = 1) -> list[dict[str, np.ndarray]]:
+    return [{"x": GENERATOR.standard_normal((1, 3, height, width)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.mark.parametrize("sizes", [(32, 48), (17, 33)])
+def test_sizes_are_those_of_the_image(sizes):
+    model = open_graph()
+    (image,) = feeds(*sizes)
+    observe_sizes(model, image)
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    half = tuple(-(-size // 2) for size in sizes)
+    assert shape_of(model.graph.inputs[0]) == (1, 3, *sizes)
+    assert {name: shape_of(values[name]) for name in "crd"} == dict.fromkeys("crd", (1, 8, *half))
+    assert fixed_shape(values["c"]) is None
+    # Integers have no price, and what the graph says of itself stands.
+    assert shape_of(values["places"]) is None
+    assert shape_of(values["y"]) == (1, 4, 1, 1)
+
+
+def test_they_stay_beside_the_graph():
+    model, copy = open_graph(), open_graph()
+    before = ir.to_proto(model).SerializeToString()
+    observe_sizes(model, feeds(32, 32)[0])
+    assert ir.to_proto(model).SerializeToString() == before
+    assert shape_of(copy.graph.inputs[0]) is None
+    carry_sizes(model, copy)
+    assert shape_of(copy.graph.inputs[0]) == (1, 3, 32, 32)
+    assert [shape_of(value) for node in copy.graph for value in node.outputs] == [
+        shape_of(value) for node in model.graph for value in node.outputs
+    ]
+
+
+def test_an_open_graph_costs_what_a_fixed_one_does():
+    def prices(model: ir.Model) -> dict[str, tuple[float, float]]:
+        return {unit.name: pair for unit, pair in estimated(units_of(model)).units.items() if unit.kind != "Cast"}
+
+    model, fixed = open_graph(), open_graph(64, 96)
+    unknown = prices(model)
+    observe_sizes(model, feeds(64, 96)[0])
+    assert prices(model) == prices(fixed) != unknown
+
+
+def test_kernels_of_an_open_graph_are_timed_and_its_file_stays_open():
+    model = open_graph()
+    images = feeds(64, 96, 6)
+    result = quantize_static(model, statistics_of(model, images), Int8(method="minmax"), Images(images[:4], images[4:]))
+    assert {key for key in result.costs.units if "1x8x32x48" in key}
+    assert [list(map(str, value.shape)) for value in result.model.graph.inputs] == [["n", "3", "height", "width"]]
+    other = feeds(30, 50)[0]
+    assert run(result.model, other)["y"].shape == run(model, other)["y"].shape == (1, 4, 1, 1)
