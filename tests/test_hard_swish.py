@@ -17,6 +17,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import quantize_static
+from octavo.quantization.int8.measuring import measure
 from octavo.quantization.int8.units import affine_of, units_of
 from octavo.runtime.kernels import optimized_nodes
 
@@ -206,6 +207,25 @@ def test_they_run_in_integers(form):
 def test_whatever_the_codes_are(form, recipe):
     model = blocks(*FORMS[form][0], **NUMBERS)
     assert sqnr(model, quantized(model, **recipe).model, [{"x": image} for image in IMAGES])["y"] > 22
+
+
+def test_in_float_behind_a_gemm_its_time_is_found():
+    """ONNX Runtime takes such a one apart, into nodes without names."""
+    nodes = [
+        STEM,
+        oh.make_node("GlobalAveragePool", ["c"], ["p"], "pool"),
+        oh.make_node("Flatten", ["p"], ["f"], "flat"),
+        oh.make_node("Gemm", ["f", "m"], ["v"], "hidden"),
+        oh.make_node("HardSwish", ["v"], ["s"], "act"),
+        oh.make_node("Gemm", ["s", "m"], ["y"], "out"),
+    ]
+    model = network(nodes, WEIGHTS | {"m": WEIGHTS["w1"].reshape(8, 8)}, ["y"])
+    (unit,) = (unit for unit in units_of(model) if unit.kind == "hard_swish")
+    cost = measure(model, [unit]).cost(unit)
+    assert min(cost.float_ms, cost.int8_ms) > 0
+    result = quantized(model, keep_float=["act"])
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert [each["runs"] for each in found.nodes if each["node"] == "act"] == ["float"]
 
 
 def test_kept_float_it_is_float():

@@ -1,6 +1,6 @@
-"""NumPy's linear algebra on one thread.
+"""NumPy's and SciPy's linear algebra on one thread.
 
-OpenBLAS, which NumPy's wheels bring, starts a thread a core and lets those that wait spin: where other work runs beside it, a
+OpenBLAS, which both their wheels bring, starts a thread a core and lets those that wait spin: where other work runs beside it, a
 hundred small products cost three times the processor time that one thread needs, for no less wall time. One thread also sums in one
 order, whatever the machine's number of cores.
 """
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import scipy
 
 __all__ = ["one_blas_thread"]
 
@@ -21,7 +22,7 @@ _PREFIXES, _SUFFIXES = ("scipy_openblas", "openblas"), ("64_", "")
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Set the number of threads of NumPy's own OpenBLAS to one, and back; without one (another BLAS) nothing happens."""
+    """Set the number of threads of each one's own OpenBLAS to one, and back; without one (another BLAS) nothing happens."""
     found = _controls()
     before = [get() for get, _ in found]
     for _, put in found:
@@ -34,9 +35,11 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _controls() -> list[tuple]:
-    """(get, set) of each OpenBLAS that lies beside NumPy, as its wheels have it; opening it again gives the loaded one."""
-    beside = Path(np.__file__).parent
-    files = sorted([*beside.parent.glob("numpy.libs/*openblas*"), *beside.glob(".dylibs/*openblas*")])
+    """(get, set) of each OpenBLAS that lies beside the two, as their wheels have it; opening it again gives the loaded one."""
+    files = []
+    for package in (np, scipy):
+        beside = Path(package.__file__).parent
+        files += sorted([*beside.parent.glob(f"{package.__name__}.libs/*openblas*"), *beside.glob(".dylibs/*openblas*")])
     found = []
     for file in files:
         library = ctypes.CDLL(str(file))

@@ -10,10 +10,12 @@ import onnx_ir as ir
 from octavo.graph.passes.folding import is_private
 from octavo.graph.passes.qdq import constant_of
 
-__all__ = ["HardSwishPass", "hard_sigmoid_of"]
+__all__ = ["SWISH", "HardSwishPass", "hard_sigmoid_of"]
 
 # Constants are written with six digits or more.
 _CLOSE = 1e-5
+# alpha and beta of the HardSigmoid in a HardSwish.
+SWISH = (1 / 6, 0.5)
 # The opset that brought HardSwish.
 _OPSET = 14
 
@@ -21,7 +23,7 @@ _OPSET = 14
 def hard_sigmoid_of(node: ir.Node) -> tuple[float, float]:
     """Alpha and beta of a HardSigmoid, or of that within a HardSwish."""
     if node.op_type == "HardSwish":
-        return 1 / 6, 0.5
+        return SWISH
     alpha, beta = (node.attributes[name].as_float() if name in node.attributes else None for name in ("alpha", "beta"))
     return 0.2 if alpha is None else alpha, 0.5 if beta is None else beta
 
@@ -64,7 +66,7 @@ def _as_swish(model: ir.Model, node: ir.Node) -> bool:
     if node.graph is None:
         return False
     found = _product(model, node.outputs[0])
-    if found is None or not _fits(found, node) or not np.allclose([found.alpha, found.beta], [1 / 6, 0.5], rtol=_CLOSE, atol=0):
+    if found is None or not _fits(found, node) or not np.allclose([found.alpha, found.beta], SWISH, rtol=_CLOSE, atol=0):
         return False
     _replace(model, node, ir.node("HardSwish", [found.value], name=node.name))
     return True

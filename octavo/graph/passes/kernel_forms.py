@@ -1,4 +1,4 @@
-"""Exact rewrites of Q/DQ graphs into what ONNX Runtime's integer kernels run faster."""
+"""Exact rewrites of Q/DQ graphs into what ONNX Runtime's kernels run faster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.prelu_by_conv import PReluByConvPass
+from octavo.graph.passes.softmax_by_exp import SoftmaxByExpPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 
@@ -22,11 +23,12 @@ _FORMS = (
     PReluByConvPass,
     TailOfPixelsPass,
     BiasApartPass,
+    SoftmaxByExpPass,
 )
 
 
 def write_kernel_forms(model: ir.Model) -> None:
-    """Apply them all, in place: the same codes and the same float values.
+    """Apply them all, in place: the same codes, and the same float values up to rounding.
 
     Args:
         model: with uint8 activations; tuned to the kernels for these on x86.

@@ -6,6 +6,8 @@ number of threads shows in them.
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 import onnx_ir as ir
 
@@ -15,7 +17,7 @@ __all__ = ["Moments", "as_rows", "as_weights", "rows_of"]
 
 
 class Moments:
-    """Mean and covariance of a layer's input rows, per group; images are added one by one.
+    """Mean and covariance of a layer's input rows, per group; images are added one by one, by any thread.
 
     Args:
         groups, columns: of the layer (`as_rows`).
@@ -28,12 +30,15 @@ class Moments:
         self.count = 0
         self._sum = np.zeros((groups, columns))
         self._products = np.zeros((groups, columns, columns))
+        self._lock = Lock()
 
     def add(self, rows: np.ndarray) -> None:
         """Take in an image's rows, (groups, rows, columns), float64."""
-        self.count += rows.shape[1]
-        self._sum += rows.sum(axis=1)
-        self._products += rows.transpose(0, 2, 1) @ rows
+        products = rows.transpose(0, 2, 1) @ rows
+        with self._lock:
+            self.count += rows.shape[1]
+            self._sum += rows.sum(axis=1)
+            self._products += products
 
     @property
     def mean(self) -> np.ndarray:

@@ -10,7 +10,8 @@ left: (Wq - W) E[x]. Noise that comes from layers before is left alone on purpos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,16 @@ from octavo.quantization.int8.rounding import rounded_codes, scales_for
 from octavo.quantization.int8.units import Unit
 from octavo.quantization.int8.weights import Codes, bias_of, weights_of
 from octavo.runtime.blas import one_blas_thread
-from octavo.runtime.tensors import group_names, open_groups
+from octavo.runtime.host import cores
+from octavo.runtime.tensors import Group, group_names, open_groups
 
 __all__ = ["refined_codes"]
 
-# Bound on the moments that are held at once, and on one image's tensors.
-_BYTES = 160 << 20
+# Bound on the moments that are held at once, or so many times the bytes of all layers' weights where that is more (each part of
+# the layers asks for another run of FP32); and on one image's tensors.
+_BYTES, _TIMES_WEIGHTS = 160 << 20, 4
+# Images at once.
+_LANES = 4
 # Rows that a layer's moments are taken from: so many in all, or for each column where that is more; a group of a depthwise layer
 # has few columns.
 _ROWS, _ROWS_A_COLUMN, _ROWS_OF_GROUPS = 12288, 4, 4096
@@ -70,17 +75,33 @@ def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form)
     for part in _parts(layers):
         moments = {unit.name: Moments(*_columns(unit)) for unit in part}
         names = list(dict.fromkeys(unit.inputs[0].name for unit in part))
-        for group in open_groups(model, group_names(model, names, _BYTES), threads=1):
-            held = set(group.names)
-            readers = [unit for unit in part if unit.inputs[0].name in held]
-            for turn, feeds in enumerate(samples):
-                tensors = group.read(feeds)
-                for unit in readers:
-                    name = unit.inputs[0].name
-                    rows = rows_of(unit.main, tensors[name], _most(unit, len(samples)), turn)
-                    moments[unit.name].add(_codes(rows, plan.scales[name]))
+        with ThreadPoolExecutor(min(_LANES, cores())) as pool:
+            for group in open_groups(model, group_names(model, names, _BYTES), threads=1):
+                held = set(group.names)
+                readers = [unit for unit in part if unit.inputs[0].name in held]
+                reading = _Reading(group, readers, plan, moments, len(samples))
+                list(pool.map(reading.take, range(len(samples)), samples))
         for unit in part:
             yield unit.main.name, _fitted(unit, plan, moments.pop(unit.name), form)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is read of a group's tensors, image by image; several threads may."""
+
+    group: Group
+    units: Sequence[Unit]
+    plan: Plan
+    moments: Mapping[str, Moments]
+    samples: int
+
+    def take(self, turn: int, feeds: Feeds) -> None:
+        """Take in an image. Sums of whole numbers are exact: which image comes first shows in nothing."""
+        tensors = self.group.read(feeds)
+        for unit in self.units:
+            name = unit.inputs[0].name
+            rows = rows_of(unit.main, tensors[name], _most(unit, self.samples), turn)
+            self.moments[unit.name].add(_codes(rows, self.plan.scales[name]))
 
 
 def _fitted(unit: Unit, plan: Plan, moments: Moments, form: _Form) -> Codes:
@@ -108,7 +129,10 @@ def _trusted(own: np.ndarray, count: int) -> np.ndarray:
     """Moments, drawn towards their diagonal as far as few rows say little about so many columns."""
     size = own.shape[1]
     doubt = size / (size + 2 * count)
-    return (1 - doubt) * own + doubt * own * np.eye(size)
+    drawn = (1 - doubt) * own
+    place = np.arange(size)
+    drawn[:, place, place] += doubt * own[:, place, place]
+    return drawn
 
 
 def _codes(values: np.ndarray, chosen: QParams) -> np.ndarray:
@@ -130,12 +154,13 @@ def _most(unit: Unit, samples: int) -> int:
 
 def _parts(layers: Sequence[Unit]) -> Iterator[list[Unit]]:
     """Layers whose moments are held at once."""
+    bound = max(_BYTES, _TIMES_WEIGHTS * sum(weights_of(unit.main).nbytes for unit in layers))
     part: list[Unit] = []
     total = 0
     for unit in layers:
         groups, columns = _columns(unit)
         size = 8 * groups * columns**2
-        if part and total + size > _BYTES:
+        if part and total + size > bound:
             yield part
             part, total = [], 0
         part.append(unit)

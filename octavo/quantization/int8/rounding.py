@@ -13,6 +13,7 @@ A row keeps rounding to nearest where that is no worse.
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import lapack
 
 __all__ = ["cost_of", "rounded_codes", "scales_for"]
 
@@ -91,7 +92,21 @@ def _damped(moments: np.ndarray) -> np.ndarray:
     mean = np.trace(moments, axis1=1, axis2=2) / size
     # A group whose input never moves: any rounding is as good, nearest included.
     mean = np.where(mean > 0, mean, 1.0)
-    return moments.astype(np.float64) + (DAMPING * mean)[:, None, None] * np.eye(size)
+    damped, place = moments.astype(np.float64), np.arange(size)
+    damped[:, place, place] += (DAMPING * mean)[:, None]
+    return damped
+
+
+def _root_of_inverse(matrix: np.ndarray) -> np.ndarray:
+    """The upper triangle U with H^-1 = U^T U, of a positive definite H (n, n): R^-1 of the upper triangle R with H = R R^T, a third
+    of the work of inverting H.
+    """
+    lower, failed = lapack.dpotrf(matrix[::-1, ::-1].T, lower=1)
+    if not failed:
+        upper, failed = lapack.dtrtri(lower[::-1, ::-1], lower=0)
+    if failed:
+        raise np.linalg.LinAlgError("second moments are not positive definite")
+    return upper
 
 
 def _passed_on(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarray:
@@ -102,7 +117,7 @@ def _passed_on(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit
     left = np.take_along_axis(target, order[:, None, :], axis=2)
     sorted_ = np.take_along_axis(np.take_along_axis(moments, order[:, :, None], axis=1), order[:, None, :], axis=2)
     # The upper triangle U with H^-1 = U^T U: row j says how the error of column j is shared among those behind it.
-    upper = np.linalg.cholesky(np.linalg.inv(sorted_)).transpose(0, 2, 1)
+    upper = np.stack([_root_of_inverse(matrix) for matrix in sorted_])
     codes = np.empty_like(left)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)

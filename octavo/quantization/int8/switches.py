@@ -145,11 +145,15 @@ class Stretch:
         inputs.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(self.place)]))
         found = [helper.make_empty_tensor_value_info(name) for name in outputs]
         whole = helper.make_graph(self.nodes, "octavo.stretch", inputs, found, list(constants.values()))
+        # Each holds the weights: no more than two at once.
+        self.nodes, self.constants = [], {}
+        del constants
         proto = onnx.ModelProto()
         proto.ir_version = max(self.graph.proto.ir_version, 10)
         proto.opset_import.extend(self.graph.proto.opset_import)
         proto.functions.extend(self.graph.proto.functions)
         proto.graph.CopyFrom(whole)
+        del whole
         return proto.SerializeToString()
 
     def _input(self, name: str) -> onnx.ValueInfoProto:

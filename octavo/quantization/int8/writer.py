@@ -28,7 +28,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from octavo.graph.passes.hard_swish import hard_sigmoid_of
+from octavo.graph.passes.hard_swish import SWISH, hard_sigmoid_of
 from octavo.graph.passes.kernel_forms import write_kernel_forms
 from octavo.graph.passes.prelu_of_codes import slope_codes
 from octavo.graph.passes.protect_float import ProtectFloatPass
@@ -196,10 +196,19 @@ class _Writer(QdqGraph):
             copy = self._copy(node, unit, [value.name for value in node.outputs])
             if node.op_type == "MaxPool" and copy.input[0] != node.inputs[0].name and not self._follows_kernel(node):
                 copy.input[0] = self._kept_apart(copy.input[0])
-            self.nodes.append(copy)
+            if node.op_type == "HardSwish":
+                # ONNX Runtime takes it apart where no Conv takes it in, into nodes without names, which nobody finds again.
+                self._parted(copy)
+            else:
+                self.nodes.append(copy)
         quantized = [value for value in unit.outputs if value.name in self.scales]
         for value in quantized:
             self.add("QuantizeLinear", [self._guarded(value), *self._pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
+
+    def _parted(self, node: onnx.NodeProto) -> None:
+        alpha, beta = SWISH
+        gate = self.add("HardSigmoid", [node.input[0]], f"{node.output[0]}.gate", f"{node.name}.gate", alpha=alpha, beta=beta)
+        self.add("Mul", [node.input[0], gate], node.output[0], node.name)
 
     def _follows_kernel(self, node: ir.Node) -> bool:
         """Whether what a node reads comes right out of an integer convolution, where an integer MaxPool is fast."""
