@@ -240,38 +240,6 @@ class TestDockerfiles:
         assert all(any(Path(source).match(pattern) for pattern in allowed) for source in copied), copied
 
 
-class TestCompose:
-    def compose(self, **environment: str) -> dict:
-        clean = {name: value for name, value in os.environ.items() if name not in ("UID", "GID", "OCTAVO_NETWORK")}
-        done = subprocess.run(
-            [BIN / "podman-compose", "config"], cwd=ROOT, capture_output=True, text=True, check=True, env={**clean, **environment}
-        )
-        return yaml.safe_load(done.stdout)["services"]
-
-    def test_services(self):
-        services = self.compose(UID="1234", GID="77")
-        assert set(services) == {"cpu", "gpu"}
-        for kind, service in services.items():
-            assert service["image"] == f"octavo-{kind}:pipeline"
-            assert service["build"]["dockerfile"] == f"Dockerfile.{kind}"
-            assert service["build"]["target"] == "pipeline"
-            assert service["user"] == "1234:77"
-            assert service["network_mode"] == "none"
-            assert service["init"] is True
-            assert service["command"] == ["dvc", "repro"]
-            (mount,) = service["volumes"]
-            assert (mount["type"], mount["target"]) == ("bind", service["working_dir"])
-        assert "deploy" not in services["cpu"]
-        (device,) = services["gpu"]["deploy"]["resources"]["reservations"]["devices"]
-        assert device["driver"] == "nvidia"
-        assert device["capabilities"] == ["gpu"]
-
-    def test_a_network_and_the_user_are_the_caller_s_choice(self):
-        service = self.compose(OCTAVO_NETWORK="bridge")["cpu"]
-        assert service["network_mode"] == "bridge"
-        assert service["user"] == "1000:1000"
-
-
 # An engine that answers as docker and podman do, and writes down how it was called.
 ENGINE = """#!/bin/bash
 case "$1 ${2-}" in
@@ -325,6 +293,51 @@ class Fake:
         """The arguments of the only `run`."""
         (found,) = [call for call in self.calls() if call[2] == "run"]
         return found
+
+
+class TestCompose:
+    @pytest.fixture
+    def compose(self, tmp_path):
+        """The services as podman-compose reads them; of podman it asks the version alone, and that before it reads anything."""
+        engine = Fake(tmp_path / "engine").folder / "bin"
+
+        def services(**environment: str) -> dict:
+            clean = {name: value for name, value in os.environ.items() if name not in ("UID", "GID", "OCTAVO_NETWORK")}
+            clean["PATH"] = f"{engine}{os.pathsep}{clean['PATH']}"
+            done = subprocess.run(
+                [BIN / "podman-compose", "config"],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**clean, **environment},
+            )
+            return yaml.safe_load(done.stdout)["services"]
+
+        return services
+
+    def test_services(self, compose):
+        services = compose(UID="1234", GID="77")
+        assert set(services) == {"cpu", "gpu"}
+        for kind, service in services.items():
+            assert service["image"] == f"octavo-{kind}:pipeline"
+            assert service["build"]["dockerfile"] == f"Dockerfile.{kind}"
+            assert service["build"]["target"] == "pipeline"
+            assert service["user"] == "1234:77"
+            assert service["network_mode"] == "none"
+            assert service["init"] is True
+            assert service["command"] == ["dvc", "repro"]
+            (mount,) = service["volumes"]
+            assert (mount["type"], mount["target"]) == ("bind", service["working_dir"])
+        assert "deploy" not in services["cpu"]
+        (device,) = services["gpu"]["deploy"]["resources"]["reservations"]["devices"]
+        assert device["driver"] == "nvidia"
+        assert device["capabilities"] == ["gpu"]
+
+    def test_a_network_and_the_user_are_the_caller_s_choice(self, compose):
+        service = compose(OCTAVO_NETWORK="bridge")["cpu"]
+        assert service["network_mode"] == "bridge"
+        assert service["user"] == "1000:1000"
 
 
 def mounted(arguments: list[str]) -> list[str]:
