@@ -249,6 +249,8 @@ class TestMeanToPool:
         onnx.checker.check_model(proto, full_check=True)
         assert [node.op_type for node in proto.graph.node] == ["GlobalAveragePool"] + ([] if keepdims else ["Squeeze"])
         assert [value.name for value in proto.graph.output] == ["y"]
+        read = {name for node in proto.graph.node for name in node.input}
+        assert {tensor.name for tensor in proto.graph.initializer} <= read, "the mean's axes go with it"
         assert np.allclose(run(model, {"x": value}), before, atol=1e-6)
 
     @pytest.mark.parametrize("axes", [[1], [1, 2, 3], [2], [0, 2, 3]])

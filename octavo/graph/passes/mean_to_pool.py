@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.passes.node_pass import NodePass
+from octavo.graph.passes.qdq import forget
 
 __all__ = ["MeanToPoolPass"]
 
@@ -22,7 +23,7 @@ class MeanToPoolPass(NodePass):
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         if not _is_spatial(node):
             return False
-        value, old = node.inputs[0], node.outputs[0]
+        value, old, read = node.inputs[0], node.outputs[0], list(node.inputs)
         keeps = node.attributes["keepdims"].as_int() if "keepdims" in node.attributes else 1
         rank = len(value.shape)
         pool = ir.node("GlobalAveragePool", [value], name=node.name)
@@ -44,6 +45,8 @@ class MeanToPoolPass(NodePass):
         name, new.name = old.name, None
         ir.convenience.replace_nodes_and_values(model.graph, node, [node], added, [old], [new])
         new.name = name
+        for other in read:
+            forget(model, other)
         return True
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.qdq import forget
 from octavo.quantization.int8.weights import Codes
 
 __all__ = ["WORTH", "store_as_int8", "store_weights"]
@@ -40,7 +41,7 @@ def store_weights(model: ir.Model, codes: Mapping[str, Codes]) -> None:
             node.resize_inputs(max(3, len(node.inputs)))
             old = node.inputs[2]
             node.replace_input_with(2, bias)
-            _drop(model, old)
+            forget(model, old)
 
 
 def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.ndarray) -> None:
@@ -60,7 +61,7 @@ def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.n
     product.outputs[0].shape, product.outputs[0].dtype = ir.Shape(codes.shape), ir.DataType.FLOAT
     model.graph.insert_before(node, [cast, product])
     node.replace_input_with(1, product.outputs[0])
-    _drop(model, old)
+    forget(model, old)
 
 
 def _constant(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:
@@ -68,8 +69,3 @@ def _constant(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:
     value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
     model.graph.register_initializer(value)
     return value
-
-
-def _drop(model: ir.Model, value: ir.Value | None) -> None:
-    if value is not None and not value.uses() and value.name in model.graph.initializers:
-        del model.graph.initializers[value.name]
