@@ -24,6 +24,7 @@ from octavo.images.dataset import open_set, refuse_overlap
 from octavo.intake.folder import recognised
 from octavo.intake.inputs import ImageInput
 from octavo.intake.normalisation import inside
+from octavo.intake.trial import Tried
 from octavo.intake.written import append_entry, model_name
 from octavo.params import load
 
@@ -199,6 +200,13 @@ def test_labels_that_do_not_fit_leave_fidelity(folder):
     assert "2 class folders, the model has 4 classes" in " ".join(
         line.strip(" #") for line in Path("params.yaml").read_text().splitlines()
     )
+
+
+def test_of_networks_that_find_nothing_none_is_clearly_better():
+    nothing, hardly = np.zeros(8), np.full(8, 0.002)
+    assert not Tried(hardly).clearly_beats(Tried(nothing)), "no figure that the entry shows"
+    assert Tried(hardly + 0.05).clearly_beats(Tried(nothing))
+    assert not Tried(nothing).clearly_beats(Tried(nothing))
 
 
 def test_a_detector_with_coco_s_boxes(folder):

@@ -156,6 +156,31 @@ def test_the_last_weights_are_known_and_the_tail_is_what_is_left():
     assert {unit.name: last for unit, last in is_last_weighted(units).items()} == {"a": False, "p": False, "b1": True, "b2": True}
 
 
+def decoded(mean: str, bins: np.ndarray, **settings: object) -> dict[str, bool]:
+    """What leads to weights, and is the last to, of a head `a` whose four distributions of eight bins are decoded by `mean`."""
+    tensors = {"w": normal(32, 3, 1, 1), "bins": bins, "parted": np.array([1, 4, 8, 256])}
+    # As YOLOv8 has it, bins on axis 1; for products of matrices last.
+    order = [0, 2, 1, 3] if mean == "Conv" else [0, 1, 3, 2]
+    nodes = [conv("x", "a"), oh.make_node("Reshape", ["a", "parted"], ["p"], "p")]
+    nodes += [oh.make_node("Transpose", ["p"], ["t"], "t", perm=order)]
+    nodes += [oh.make_node(settings.pop("of", "Softmax"), ["t"], ["s"], "s", **settings)]
+    nodes += [oh.make_node(mean, ["s", "bins"], ["y"], "y")]
+    units = grouped(nodes, ["y"], tensors=tensors)
+    return {unit.name: last for unit, last in is_last_weighted(units).items()}
+
+
+@pytest.mark.parametrize(
+    ("mean", "bins", "axis"),
+    [("Conv", np.arange(8, dtype=np.float32).reshape(1, 8, 1, 1), 1), ("MatMul", np.arange(8, dtype=np.float32).reshape(8, 1), -1)],
+)
+def test_the_mean_of_a_distribution_is_decoding_and_no_layer(mean, bins, axis):
+    assert decoded(mean, bins, axis=axis) == {"a": True}, "the Conv before is the last layer"
+    lasts = decoded(mean, bins, of="Sigmoid")
+    assert lasts["y"], "gates are no distribution"
+    several = np.tile(bins, (2, 1, 1, 1) if mean == "Conv" else (1, 2))
+    assert decoded(mean, several, axis=axis)["y"], "a layer of two outputs is none that takes a mean"
+
+
 class TestPlacement:
     def decided(self, nodes: list, outputs: list[str], kept: dict[str, str] | None = None, **options: object) -> dict[str, str]:
         """Node name to the reason why it is float; "" for INT8."""

@@ -28,6 +28,8 @@ __all__ = ["Trial", "Tried", "tried"]
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 # Boxes that are compared: of at least this score, overlapping at least so much.
 _SURE, _IOU = 0.25, 0.5
+# What two results, of 0 to 1, must lie apart: among networks that find nothing under any candidate none is better by that.
+_SEEN = 0.01
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ class Tried:
         return float(self.scores.mean())
 
     def clearly_beats(self, other: Tried) -> bool:
-        """Whether it is better by more than two standard errors of the differences, image by image, and by a twentieth."""
+        """Whether it is better by two standard errors of the differences, image by image, by a twentieth, and by `_SEEN`."""
         differences = self.scores - other.scores
         error = float(differences.std(ddof=1)) / len(differences) ** 0.5
-        return float(differences.mean()) > max(2 * error, abs(other.mean) / 20, 1e-9)
+        return float(differences.mean()) > max(2 * error, abs(other.mean) / 20, _SEEN)
 
 
 @dataclass(frozen=True)

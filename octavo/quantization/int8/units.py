@@ -41,6 +41,8 @@ SHARES = frozenset({"Sigmoid", "hard_sigmoid", "silu"})
 # Units that bend each value by itself.
 ACTIVATIONS = COMPOSED | {"Clip", "Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mish", "Relu", "Sigmoid"}
 _FOLDED = ("Relu", "Clip")
+# Between a Softmax and the node that takes the mean of what it gives.
+_ARRANGES = frozenset({"Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 # ConvTranspose has no integer kernel: as one unit with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
 _FOLDS_BEHIND = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -128,7 +130,12 @@ def affine_of(unit: Unit) -> tuple[float, float]:
 
 
 def is_weighted(node: ir.Node) -> bool:
-    """Whether a node has an integer kernel that multiplies constant float32 weights."""
+    """Whether a node has an integer kernel that multiplies constant float32 weights.
+
+    The mean of a distribution has none: a Conv or product of matrices that makes one number of what a Softmax gives, as box edges
+    are decoded (Distribution Focal Loss, arXiv 2006.04388; YOLOv8 to YOLO12, PP-YOLOE, PicoDet, D-FINE). Its weights are the bins'
+    places, its input rounded to 1/255 moves a box by a pixel, and the layers before it are the last ones.
+    """
     if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
         return False
     weights = node.inputs[1]
@@ -136,12 +143,25 @@ def is_weighted(node: ir.Node) -> bool:
         return False
     if len(node.inputs) > 2 and node.inputs[2] is not None and not constant(node.inputs[2]):
         return False
+    if _is_mean_of_distribution(node):
+        return False
     if node.op_type == "Gemm":
         if len(node.inputs) > 2 and node.inputs[2] is not None and any(size != 1 for size in list(node.inputs[2].shape or ())[:-1]):
             return False  # a bias for each row is no bias of a kernel
         settings = {name: attribute.value for name, attribute in node.attributes.items()}
         return not settings.get("transA", 0) and settings.get("alpha", 1.0) == 1.0 and settings.get("beta", 1.0) == 1.0
     return node.op_type == "Conv" or (weights.shape is not None and len(weights.shape) == 2)
+
+
+def _is_mean_of_distribution(node: ir.Node) -> bool:
+    sizes = list(node.inputs[1].shape or ())
+    transposed = node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int()
+    if not sizes or sizes[0 if node.op_type == "Conv" or transposed else -1] != 1:
+        return False
+    maker = node.inputs[0].producer()
+    while maker is not None and maker.op_type in _ARRANGES:
+        maker = maker.inputs[0].producer()
+    return maker is not None and maker.op_type == "Softmax"
 
 
 def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
