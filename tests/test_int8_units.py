@@ -181,6 +181,15 @@ def test_the_mean_of_a_distribution_is_decoding_and_no_layer(mean, bins, axis):
     assert decoded(mean, several, axis=axis)["y"], "a layer of two outputs is none that takes a mean"
 
 
+@pytest.mark.parametrize(("columns", "layers"), [(4, {"a": True}), (16, {"a": False, "t": False, "p": False, "y": True})])
+def test_centres_and_sizes_to_corners_is_decoding_and_no_layer(columns, layers):
+    tensors = {"w": normal(4, 3, 1, 1), "turn": normal(4, columns), "rows": np.array([0, 4, -1])}
+    nodes = [conv("x", "a"), oh.make_node("Reshape", ["a", "rows"], ["p"], "p")]
+    nodes += [oh.make_node("Transpose", ["p"], ["t"], "t", perm=[0, 2, 1]), oh.make_node("MatMul", ["t", "turn"], ["y"], "y")]
+    units = grouped(nodes, ["y"], tensors=tensors)
+    assert {unit.name: last for unit, last in is_last_weighted(units).items()} == layers
+
+
 class TestPlacement:
     def decided(self, nodes: list, outputs: list[str], kept: dict[str, str] | None = None, **options: object) -> dict[str, str]:
         """Node name to the reason why it is float; "" for INT8."""

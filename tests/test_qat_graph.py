@@ -263,6 +263,32 @@ def test_what_only_leads_to_the_outputs_stays_float(tmp_path):
     assert [node.op_type for node in optimized_nodes(path)].count("QLinearConv") == 5
 
 
+def test_the_mean_of_a_distribution_is_no_layer(tmp_path):
+    """Box edges as YOLOv8 decodes them, beside scores in one map."""
+
+    class Decoding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = own_network(maps=True)
+            self.head = nn.Conv2d(4, 4 * 8 + 3, 1)
+            self.mean = nn.Conv2d(8, 1, 1, bias=False)
+
+        def forward(self, image):
+            edges, scores = self.head(self.body(image)).flatten(2).split((32, 3), 1)
+            edges = edges.reshape(image.shape[0], 4, 8, -1).transpose(2, 1).softmax(1)
+            return torch.cat([self.mean(edges).squeeze(1), scores.sigmoid()], 1)
+
+    quantizer = OrtQuantizer()
+    _, model, path = exported(prepared(Decoding().eval(), quantizer), tmp_path)
+    assert "head" in quantizer.quantized
+    assert "mean" not in quantizer.quantized
+    kinds = {each.op_type: each.precision for each in qdq_decisions(model) if each.op_type in ("Softmax", "Sigmoid", "Concat")}
+    assert set(kinds.values()) == {"float"}
+    kernels = [node.op_type for node in optimized_nodes(path)]
+    assert kernels.count("QLinearConv") == 6
+    assert len([kernel for kernel in kernels if kernel in ("Conv", "FusedConv")]) == 1, "the mean"
+
+
 def test_ranges_are_found_by_what_tensors_hold(tmp_path):
     """The ONNX graph of another exporter, with other names and batch norm folded."""
     module = own_network()

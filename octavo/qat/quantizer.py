@@ -6,11 +6,13 @@
    layer lies behind: what only leads to the outputs is decoding (boxes, scores), where 8 bits are too few.
 3. MaxPool, nearest upsampling and moves (reshape, transpose, slice, split) pass codes on: one scale on both sides. So does PReLU,
    the larger of codes and slopes times codes.
-4. All else stays float; the layer behind it rounds its own input.
+4. All else stays float; the layer behind it rounds its own input. So does what takes the mean of a distribution: box edges are
+   decoded so, and the layers before it are the last ones (`octavo.quantization.int8.units.is_weighted`).
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -61,6 +63,11 @@ _MOVES = (
 )
 _SPLITS = (aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default)
 _KEY = "quantization_annotation"
+# Between a softmax and what takes the mean of it.
+_ARRANGES = frozenset(
+    {aten.clone.default, aten.contiguous.default, operator.getitem, *_SPLITS, *_MOVES}
+    - {aten.max_pool2d.default, aten.prelu.default}
+)
 
 
 @dataclass
@@ -88,7 +95,7 @@ class OrtQuantizer(Quantizer):
         Raises:
             QuantizationError: a pattern of `keep_float` names no layer, or no layer is left to quantize.
         """
-        layers = [node for node in model.graph.nodes if node.target in LAYERS]
+        layers = [node for node in model.graph.nodes if node.target in LAYERS and not _takes_mean(node)]
         kept = self._kept(layers)
         chosen = [node for node in layers if self._name(node) not in kept]
         if not chosen:
@@ -192,6 +199,16 @@ class OrtQuantizer(Quantizer):
         for result in results:
             annotation = result.meta.setdefault(_KEY, QuantizationAnnotation(_annotated=True))
             annotation.output_qspec = shared
+
+
+def _takes_mean(node: fx.Node) -> bool:
+    """Whether a layer makes one number of what a softmax gives."""
+    source, made = node.args[0], node.meta.get("val")
+    if made is None or made.shape[-1 if node.target is aten.linear.default else 1] != 1:
+        return False
+    while source.target in _ARRANGES:
+        source = source.args[0]
+    return source.target is aten.softmax.int
 
 
 def _behind_relu(node: fx.Node) -> fx.Node:

@@ -43,6 +43,8 @@ ACTIVATIONS = COMPOSED | {"Clip", "Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mi
 _FOLDED = ("Relu", "Clip")
 # Between a Softmax and the node that takes the mean of what it gives.
 _ARRANGES = frozenset({"Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+# Numbers that say where a box lies.
+_COORDINATES = 4
 # ConvTranspose has no integer kernel: as one unit with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
 _FOLDS_BEHIND = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -130,11 +132,12 @@ def affine_of(unit: Unit) -> tuple[float, float]:
 
 
 def is_weighted(node: ir.Node) -> bool:
-    """Whether a node has an integer kernel that multiplies constant float32 weights.
+    """Whether a node is a layer: one with an integer kernel that multiplies constant float32 weights.
 
-    The mean of a distribution has none: a Conv or product of matrices that makes one number of what a Softmax gives, as box edges
-    are decoded (Distribution Focal Loss, arXiv 2006.04388; YOLOv8 to YOLO12, PP-YOLOE, PicoDet, D-FINE). Its weights are the bins'
-    places, its input rounded to 1/255 moves a box by a pixel, and the layers before it are the last ones.
+    Constants that decode boxes make no layer, and the layers before them are the last ones:
+    - the mean of a distribution, a Conv or product of matrices that makes one number of what a Softmax gives (Distribution Focal
+      Loss, arXiv 2006.04388; YOLOv8 to YOLO12, PP-YOLOE, PicoDet, D-FINE): rounded to 1/255 it moves an edge by a pixel;
+    - a product of rows of at most four coordinates with at most four columns: centres and sizes to corners.
     """
     if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
         return False
@@ -143,7 +146,7 @@ def is_weighted(node: ir.Node) -> bool:
         return False
     if len(node.inputs) > 2 and node.inputs[2] is not None and not constant(node.inputs[2]):
         return False
-    if _is_mean_of_distribution(node):
+    if _is_mean_of_distribution(node) or _turns_coordinates(node):
         return False
     if node.op_type == "Gemm":
         if len(node.inputs) > 2 and node.inputs[2] is not None and any(size != 1 for size in list(node.inputs[2].shape or ())[:-1]):
@@ -162,6 +165,17 @@ def _is_mean_of_distribution(node: ir.Node) -> bool:
     while maker is not None and maker.op_type in _ARRANGES:
         maker = maker.inputs[0].producer()
     return maker is not None and maker.op_type == "Softmax"
+
+
+def _turns_coordinates(node: ir.Node) -> bool:
+    rows, weights = node.inputs[0], node.inputs[1]
+    return (
+        node.op_type == "MatMul"
+        and rows.shape is not None
+        and len(rows.shape) == 3
+        and len(weights.shape or ()) == 2
+        and all(isinstance(size, int) and size <= _COORDINATES for size in weights.shape)
+    )
 
 
 def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
