@@ -1,6 +1,8 @@
-"""D-FINE, RT-DETR and Faster R-CNN of full size, with random weights, through every stage: what fidelity, size and speed come out.
+"""Detectors of full size, with random weights, through every stage: what fidelity, size and speed come out.
 
-    python benchmarks/large_detectors.py --data FOLDER --work FOLDER [--networks dfine,fasterrcnn_resnet50]
+    python benchmarks/large_detectors.py --data FOLDER --work FOLDER [--networks dfine,fasterrcnn_resnet50,yolo11n]
+
+D-FINE, RT-DETR and Faster R-CNN unless told; YOLOs (ultralytics' YAMLs, which AGPL-3.0 covers) where `--networks` names them.
 
 `--data` has `coco/images` and `coco/instances.json`. Weights, params.yaml, models and metrics lie in `--work` afterwards. Where no
 trained weights can be had, fidelity to FP32 is the measure, and random ones must not blow rounding up by themselves. Heads are
@@ -11,6 +13,7 @@ drawn so that scores differ and boxes spread, and each normalisation divides by 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +31,8 @@ from octavo.files import read_json
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark", "report")
 SIZE, CLASSES, IMAGES = 640, 80, 4
+# The last convolutions of ultralytics' heads: boxes (cv2) and classes (cv3).
+_YOLO_HEAD = re.compile(r"cv[23]\.\d\.2\.weight$")
 
 
 def photos(folder: Path, count: int) -> torch.Tensor:
@@ -40,7 +45,7 @@ def photos(folder: Path, count: int) -> torch.Tensor:
 def spread(model: torch.nn.Module, run: Callable[[], Any]) -> None:
     """Draw heads and settle normalisations as the module's docstring says."""
     for name, parameter in model.named_parameters():
-        head = any(word in name for word in ("score", "class_embed", "bbox", "cls_"))
+        head = any(word in name for word in ("score", "class_embed", "bbox", "cls_")) or _YOLO_HEAD.search(name)
         if parameter.ndim > 1 and (head or not parameter.abs().max()):
             torch.nn.init.normal_(parameter, std=(0.5 if "bbox" in name else 2.0) / parameter[0].numel() ** 0.5)
 
@@ -87,6 +92,21 @@ def of_torchvision(entry: str, build: Callable[[], torch.nn.Module]) -> Callable
     return make
 
 
+def of_ultralytics(config: str) -> Callable[[Path, torch.Tensor], dict[str, Any]]:
+    """A detector of ultralytics as its YAML has it."""
+
+    def make(path: Path, images: torch.Tensor) -> dict[str, Any]:
+        from ultralytics.nn.tasks import DetectionModel
+
+        made = DetectionModel(config, verbose=False).eval()
+        spread(made, lambda: made(images))
+        torch.save(made.state_dict(), path)
+        source = {"kind": "ultralytics", "entry": config, "file": str(path)}
+        return {"source": source, "input": {"resize": {"rule": "letterbox"}}, "classes": "coco80"}
+
+    return make
+
+
 def _resnet50() -> torch.nn.Module:
     from torchvision.models.detection import fasterrcnn_resnet50_fpn
 
@@ -106,6 +126,8 @@ NETWORKS = {
     "fasterrcnn_resnet50": of_torchvision("fasterrcnn_resnet50_fpn", _resnet50),
     "fasterrcnn_resnet101": of_torchvision("octavo.sources.torchvision_detection:fasterrcnn_resnet101_fpn", _resnet101),
 }
+UNLESS_TOLD = list(NETWORKS)
+NETWORKS |= {name: of_ultralytics(f"{name}.yaml") for name in ("yolov8n", "yolov9t", "yolov10n", "yolo11n", "yolo12n")}
 
 
 def entry(made: dict[str, Any], coco: Path) -> dict[str, Any]:
@@ -133,7 +155,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", type=Path, required=True)
     arguments.add_argument("--work", type=Path, required=True)
-    arguments.add_argument("--networks", default=",".join(NETWORKS), help=f"of {', '.join(NETWORKS)}; all unless told")
+    arguments.add_argument("--networks", default=",".join(UNLESS_TOLD), help=f"of {', '.join(NETWORKS)}")
     chosen = arguments.parse_args()
     coco, work = chosen.data.resolve() / "coco", chosen.work.resolve()
     names = chosen.networks.split(",")

@@ -157,15 +157,28 @@ def test_the_last_weights_are_known_and_the_tail_is_what_is_left():
 
 
 def decoded(mean: str, bins: np.ndarray, **settings: object) -> dict[str, bool]:
-    """What leads to weights, and is the last to, of a head `a` whose four distributions of eight bins are decoded by `mean`."""
-    tensors = {"w": normal(32, 3, 1, 1), "bins": bins, "parted": np.array([1, 4, 8, 256])}
+    """What leads to weights, and is the last to: heads `a` for edges, four distributions of eight bins that `mean` decodes, and `c`
+    for classes, in one Concat as YOLOv8 has them.
+    """
+    shapes = {"edges": [0, 32, -1], "classes": [0, 3, -1], "parted": [1, 4, 8, 256], "sizes": [32, 3]}
+    tensors = {"w": normal(32, 3, 1, 1), "v": normal(3, 3, 1, 1), "bins": bins}
+    tensors |= {name: np.array(sizes) for name, sizes in shapes.items()}
     # As YOLOv8 has it, bins on axis 1; for products of matrices last.
     order = [0, 2, 1, 3] if mean == "Conv" else [0, 1, 3, 2]
-    nodes = [conv("x", "a"), oh.make_node("Reshape", ["a", "parted"], ["p"], "p")]
-    nodes += [oh.make_node("Transpose", ["p"], ["t"], "t", perm=order)]
-    nodes += [oh.make_node(settings.pop("of", "Softmax"), ["t"], ["s"], "s", **settings)]
-    nodes += [oh.make_node(mean, ["s", "bins"], ["y"], "y")]
-    units = grouped(nodes, ["y"], tensors=tensors)
+    nodes = [
+        conv("x", "a"),
+        oh.make_node("Conv", ["x", "v"], ["c"], "c"),
+        oh.make_node("Reshape", ["a", "edges"], ["ar"], "ar"),
+        oh.make_node("Reshape", ["c", "classes"], ["cr"], "cr"),
+        oh.make_node("Concat", ["ar", "cr"], ["both"], "both", axis=1),
+        oh.make_node("Split", ["both", "sizes"], ["e", "k"], "e", axis=1),
+        oh.make_node("Sigmoid", ["k"], ["scores"], "scores"),
+        oh.make_node("Reshape", ["e", "parted"], ["p"], "p"),
+        oh.make_node("Transpose", ["p"], ["t"], "t", perm=order),
+        oh.make_node(settings.pop("of", "Softmax"), ["t"], ["s"], "s", **settings),
+        oh.make_node(mean, ["s", "bins"], ["y"], "y"),
+    ]
+    units = grouped(nodes, ["y", "scores"], tensors=tensors)
     return {unit.name: last for unit, last in is_last_weighted(units).items()}
 
 
@@ -174,7 +187,7 @@ def decoded(mean: str, bins: np.ndarray, **settings: object) -> dict[str, bool]:
     [("Conv", np.arange(8, dtype=np.float32).reshape(1, 8, 1, 1), 1), ("MatMul", np.arange(8, dtype=np.float32).reshape(8, 1), -1)],
 )
 def test_the_mean_of_a_distribution_is_decoding_and_no_layer(mean, bins, axis):
-    assert decoded(mean, bins, axis=axis) == {"a": True}, "the Conv before is the last layer"
+    assert decoded(mean, bins, axis=axis) == {"a": True, "c": True}, "the Convs before are the last layers"
     lasts = decoded(mean, bins, of="Sigmoid")
     assert lasts["y"], "gates are no distribution"
     several = np.tile(bins, (2, 1, 1, 1) if mean == "Conv" else (1, 2))
