@@ -83,6 +83,8 @@ def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
+    # Its memory is the process's: a module that had a server before left its user and buckets there.
+    requests.post(f"{url}/moto-api/reset", timeout=10).raise_for_status()
     root = {"endpoint_url": url, "region_name": "us-east-1", "aws_access_key_id": "root", "aws_secret_access_key": "root"}
     boto3.client("s3", **root).create_bucket(Bucket="bucket")
     iam = boto3.client("iam", **root)
