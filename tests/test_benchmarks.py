@@ -13,6 +13,7 @@ import pytest
 from conftest import CLASSES, ROOT, small_network, write_images
 from PIL import Image
 
+import compare
 import peers
 from measure import FP32, judge
 from metrics import ChannelNoise, ConfusionMatrix, verification_auc
@@ -175,3 +176,30 @@ def test_scripts_have_help_and_plain_errors(script):
     assert failed.returncode == 2
     assert failed.stderr.startswith("error: ")
     assert "yolov5n" in failed.stderr
+
+
+def test_files_side_by_side(tmp_path, monkeypatch, capsys):
+    """One answers as FP32, the other puts 1 to the second of four channels, of which two are coordinates."""
+    nodes = [onnx.helper.make_node("Identity", ["x"], ["y"])]
+    shift = onnx.numpy_helper.from_array(np.array([0, 1, 0, 0], np.float32).reshape(1, 4, 1), "shift")
+    for name, tensors in (("fp32", []), ("same", []), ("off", [shift])):
+        made = [onnx.helper.make_node("Add", ["x", "shift"], ["y"])] if tensors else nodes
+        values = [onnx.helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, [1, 4, 100]) for value in "xy"]
+        graph = onnx.helper.make_graph(made, "g", values[:1], values[1:], tensors)
+        onnx.save(
+            onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10),
+            tmp_path / f"{name}.onnx",
+        )
+    # Each channel has the variance 4 and the mean square 4.
+    np.save(tmp_path / "one.npy", np.where(np.arange(400) % 2, 2, -2).astype(np.float32).reshape(1, 4, 100))
+    files = [str(tmp_path / f"{name}.onnx") for name in ("fp32", "same", "off")]
+    monkeypatch.setattr(sys, "argv", ["compare.py", *files, "--arrays", str(tmp_path), "--boxes", "2", "--rounds", "3"])
+    compare.main()
+    _, same, off = capsys.readouterr().out.splitlines()
+    assert same.endswith("outputs 200.0 dB, boxes 200.0 dB, scores 200.0 dB")
+    # Noise of 1 in a quarter of all values, in half of the coordinates, in no score.
+    assert off.endswith("outputs 12.0 dB, boxes 9.0 dB, scores 200.0 dB")
+    monkeypatch.setattr(sys, "argv", ["compare.py", *files, "--arrays", str(tmp_path / "none")])
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert "has 0" in capsys.readouterr().err

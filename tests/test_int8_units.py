@@ -212,6 +212,17 @@ class TestPlacement:
         assert [decision.node for decision in decisions] == [node.name for unit in reasons for node in unit.nodes]
         return {decision.node: decision.reason if decision.precision == "float" else "" for decision in decisions}
 
+    @pytest.mark.parametrize("mean", ["Conv", "MatMul"])
+    def test_decoding_that_layers_follow_says_what_it_is(self, mean):
+        """As D-FINE's decoder has it: the next layer refines what was decoded."""
+        wide, bins = (normal(5, 1, 1, 1), normal(1, 3, 1, 1)) if mean == "Conv" else (normal(1, 5), normal(16, 1))
+        nodes = [conv("x", "a"), oh.make_node("Softmax", ["a"], ["s"], "s", axis=1 if mean == "Conv" else -1)]
+        nodes += [oh.make_node(mean, ["s", "bins"], ["m"], "m"), oh.make_node(mean, ["m", "wide"], ["y"], "y")]
+        found = self.decided(nodes, ["y"], tensors=SAME | {"bins": bins, "wide": wide})
+        assert "decodes boxes" in found.pop("m")
+        assert found.pop("s") == "no INT8 rule for Softmax"
+        assert found == {"a": "", "y": ""}
+
     def between(self, *middle: object, tensors: dict | None = None) -> dict[str, str]:
         """Convs `first` (tensor `a`) before and `last` (it reads `m`) behind some nodes."""
         return self.decided([conv("x", "a"), *middle, conv("m", "last")], ["last"], tensors=SAME | (tensors or {}))

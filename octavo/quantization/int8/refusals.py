@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from octavo.quantization.int8.units import Unit, constant
+from octavo.quantization.int8.units import Unit, constant, decodes_boxes
 
 __all__ = ["interpolates", "no_kernel", "out_of_reach", "unfit"]
 
@@ -33,6 +33,8 @@ def no_kernel(node: ir.Node) -> str:
         weights = node.inputs[1]
         if not constant(weights):
             return "its weights are not constant"
+        if decodes_boxes(node):
+            return "it decodes boxes: the mean of a distribution, or corners of centres and sizes"
         return "its weights are not a float32 matrix, or its attributes have no integer kernel"
     return f"no INT8 rule for {node.op_type}"
 

@@ -19,6 +19,7 @@ __all__ = [
     "Unit",
     "affine_of",
     "constant",
+    "decodes_boxes",
     "is_depthwise",
     "is_last_weighted",
     "is_map",
@@ -134,10 +135,7 @@ def affine_of(unit: Unit) -> tuple[float, float]:
 def is_weighted(node: ir.Node) -> bool:
     """Whether a node is a layer: one with an integer kernel that multiplies constant float32 weights.
 
-    Constants that decode boxes make no layer, and the layers before them are the last ones:
-    - the mean of a distribution, a Conv or product of matrices that makes one number of what a Softmax gives (Distribution Focal
-      Loss, arXiv 2006.04388; YOLOv8 to YOLO12, PP-YOLOE, PicoDet, D-FINE): rounded to 1/255 it moves an edge by a pixel;
-    - a product of rows of at most four coordinates with at most four columns: centres and sizes to corners.
+    Constants that decode boxes (`decodes_boxes`) make no layer: the layers before them are the last ones.
     """
     if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
         return False
@@ -146,7 +144,7 @@ def is_weighted(node: ir.Node) -> bool:
         return False
     if len(node.inputs) > 2 and node.inputs[2] is not None and not constant(node.inputs[2]):
         return False
-    if _is_mean_of_distribution(node) or _turns_coordinates(node):
+    if decodes_boxes(node):
         return False
     if node.op_type == "Gemm":
         if len(node.inputs) > 2 and node.inputs[2] is not None and any(size != 1 for size in list(node.inputs[2].shape or ())[:-1]):
@@ -154,6 +152,16 @@ def is_weighted(node: ir.Node) -> bool:
         settings = {name: attribute.value for name, attribute in node.attributes.items()}
         return not settings.get("transA", 0) and settings.get("alpha", 1.0) == 1.0 and settings.get("beta", 1.0) == 1.0
     return node.op_type == "Conv" or (weights.shape is not None and len(weights.shape) == 2)
+
+
+def decodes_boxes(node: ir.Node) -> bool:
+    """Whether a Conv, Gemm or MatMul with constant weights is part of the decoding of boxes.
+
+    - The mean of a distribution: it makes one number of what a Softmax gives (Distribution Focal Loss, arXiv 2006.04388; YOLOv8 to
+      YOLO12, PP-YOLOE, PicoDet, D-FINE). Its input rounded to 1/255 moves an edge by a pixel.
+    - A product of rows of at most four coordinates with at most four columns: centres and sizes to corners.
+    """
+    return _is_mean_of_distribution(node) or _turns_coordinates(node)
 
 
 def _is_mean_of_distribution(node: ir.Node) -> bool:
