@@ -27,7 +27,7 @@ repro: $(READY)
 setup: $(READY)
 
 test: $(READY)
-	@$(IN_VENV) python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(IN_VENV) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)
 	@$(IN_VENV) ruff check .

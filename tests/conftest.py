@@ -17,6 +17,12 @@ ROOT = Path(__file__).parents[1]
 CLASSES = 4
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with slow tests first: begun last, one would run alone at the end while the other process has nothing left."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def write_images(folder: Path, count: int, *, seed: int, size: tuple[int, int] = (40, 48)) -> list[Path]:
     """Smooth random photos: noise blown up, so that neighbouring pixels are alike."""
     folder.mkdir(parents=True, exist_ok=True)

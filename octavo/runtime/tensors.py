@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ __all__ = ["Group", "bytes_of", "float_activations", "group_names", "images_with
 
 # A tensor whose size the graph does not tell counts as this many bytes.
 _UNKNOWN = 8 << 20
+# Tensors up to this size stay in the graph: shape inference reads axes and sizes there.
+_SMALL = 256
 # Weights for whose memory it is worth looking through all objects of the process, which takes a tenth of a second.
 _LARGE = 32 << 20
 
@@ -122,6 +125,7 @@ def open_groups(
     threads: int | Callable[[int], int] = 0,
     tap: Callable[[ir.Model, Sequence[ir.Value]], Sequence[ir.Value]] | None = None,
     held: Callable[[ir.Value], int] | None = None,
+    arena: Callable[[int], bool] | None = None,
     what: str = "the graph",
 ) -> Iterator[Group]:
     """Open one group after the other; the one before is closed once the next is asked for.
@@ -133,6 +137,7 @@ def open_groups(
         threads: intra-op threads, or how many by the group's `bytes`; 0 takes one a core.
         tap: (a group's graph, its tensors that are no inputs) to what is put out in their place; it may add nodes.
         held: bytes that a tensor of one image takes while it runs; all of it where None.
+        arena: whether ONNX Runtime keeps freed memory for the next run, by the group's `bytes`; never where None.
         what: the graph's name for errors.
 
     Raises:
@@ -140,16 +145,17 @@ def open_groups(
         OutputError: the system's temporary folder has no room for the model.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
-        whole = Path(folder) / "model.onnx"
         # Weights in a file of their own are mapped by ONNX Runtime; inside the graph they would be held three times.
-        _save(model, whole, external_data="weights")
         large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _LARGE
+        light = model.clone()
         del model
+        with _written_to(Path(folder)):
+            ir.external_data.unload_from_model(light, folder, "weights", size_threshold_bytes=_SMALL)
         if large:
             # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
             gc.collect()
         for group in groups:
-            part = ir.load(whole)
+            part = light.clone()
             values = _values(part)
             inputs = {value.name or "" for value in part.graph.inputs}
             computed = [values[name] for name in group if name not in inputs]
@@ -161,9 +167,11 @@ def open_groups(
                 part.graph.outputs.extend(tap(part, computed) if tap is not None else computed)
                 RemoveUnusedNodesPass()(part)
                 path = Path(folder) / "group.onnx"
-                _save(part, path)
+                with _written_to(Path(folder)):
+                    ir.save(part, path)
                 count = threads(opened.bytes) if callable(threads) else threads
-                opened.open(Session(path, name=what, optimization=optimization, threads=count, memory_pattern=False, arena=False))
+                kept = arena is not None and arena(opened.bytes)
+                opened.open(Session(path, name=what, optimization=optimization, threads=count, memory_pattern=False, arena=kept))
             yield opened
             opened.close()
 
@@ -199,15 +207,17 @@ def read_tensors(
             yield where, group.read(feeds)
 
 
-def _save(model: ir.Model, path: Path, **options: str) -> None:
+@contextmanager
+def _written_to(folder: Path) -> Iterator[None]:
+    """A clear error where this temporary folder cannot be written."""
     try:
-        ir.save(model, path, **options)
+        yield
     except OSError as error:
         # Weights that cannot be read carry the name of their own file.
-        if isinstance(error.filename, str) and path.parent not in Path(error.filename).parents:
+        if isinstance(error.filename, str) and folder not in Path(error.filename).parents:
             raise
         raise OutputError(
-            f"the temporary folder {path.parent} could not be written: {error.strerror or error}",
+            f"the temporary folder {folder} could not be written: {error.strerror or error}",
             "free disk space there, or point TMPDIR at a disk that has room for the model",
         ) from error
 
