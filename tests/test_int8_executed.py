@@ -215,6 +215,26 @@ def test_a_float_node_of_any_kind_between_integer_layers_is_float(kind):
     assert accept(as_bytes(model), as_bytes(result.model), samples(), name="made").warnings == []
 
 
+@pytest.mark.parametrize("bias_first", [False, True])
+@pytest.mark.parametrize(("readers", "kernel"), [(1, "DynamicQuantizeMatMul"), (2, "MatMulIntegerToFloat")])
+def test_a_bias_behind_a_dynamic_product_is_fused_and_no_surprise(bias_first, readers, kernel):
+    """As RT-DETR's linear layers have it, one or several of one input: the kernel has the name of the tensor that the Add makes."""
+    nodes, tensors = [], {"b": np.ones(32, np.float32)}
+    for place in range(readers):
+        added = ["b", f"a{place}"] if bias_first else [f"a{place}", "b"]
+        nodes += [
+            oh.make_node("MatMul", ["x", f"w{place}"], [f"a{place}"], f"linear{place}"),
+            oh.make_node("Add", added, [f"y{place}"], f"bias{place}"),
+        ]
+        tensors[f"w{place}"] = GENERATOR.standard_normal((32, 32)).astype(np.float32)
+    model = network(nodes, tensors, [f"y{place}" for place in range(readers)], inputs={"x": [1, 16, 32]})
+    found = explained(model, quantize_dynamic(model, Int8()))
+    assert (found.layers, found.integer, found.unexpected, found.unresolved) == (readers, readers, [], [])
+    records = {record["node"]: record for record in found.nodes}
+    assert records["bias0"]["kernel"] == records["linear0"]["kernel"] == kernel
+    assert records["bias0"]["fused_into"] == "linear0"
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_product_of_two_heads_runs(turned):
     nodes = [oh.make_node("Conv", ["x", "w0"], [name], f"conv.{name}", pads=[1, 1, 1, 1]) for name in ("a", "b")]

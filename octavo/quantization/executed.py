@@ -26,6 +26,8 @@ _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gem
 _FUSES = frozenset(
     {"Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"}
 )
+# Kernels of integer products that take a bias in as well: they add it in float.
+_WITH_BIAS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 # The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
 _MOVES = frozenset(
     {
@@ -182,9 +184,12 @@ class _Places:
 
     def kernel(self, name: str, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
         """(kernels of a node, whose they are where the node has none)."""
-        if kernels.get(name):
-            return kernels[name], ""
-        node = self.nodes.get(name)
+        node, own = self.nodes.get(name), kernels.get(name)
+        if own:
+            # What a product and its bias became is named after the tensor that they make, which is the bias's.
+            biased = node is not None and node.op_type == "Add" and all(kernel.op_type in _WITH_BIAS for kernel in own)
+            makers = [value.producer() for value in node.inputs if value is not None] if biased else []
+            return own, next((maker.name or "" for maker in makers if maker is not None and maker.op_type in _WEIGHTED), "")
         if node is None:
             return [], ""
         before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
