@@ -1,19 +1,21 @@
 """Say what the pipeline runs on: .octavo/host.json, and the versions of packages in images.json, runtime.json and training.json.
 
-DVC runs this stage every time, and whatever depends on a file that has changed by it: latencies are measured on a host that has
-none yet, models are made again by other versions of the packages that make them.
+DVC runs this stage every time, before all others, and whatever depends on a file that has changed by it: latencies are measured on
+a host that has none yet, models are made again by other versions of the packages that make them. What is wrong in params.yaml is
+said here, before DVC trips over it or a stage has run.
 """
 
 from octavo import cli
 from octavo.files import write_json
 from octavo.layout import MACHINE
+from octavo.params import load
 from octavo.runtime.environment import GROUPS, versions_of
 from octavo.runtime.host import fingerprint
 
 
 def main() -> None:
-    """Parse, look, write."""
-    cli.parser(__doc__, model_required=False).parse_args()
+    """Parse, check, look, write."""
+    load(cli.parser(__doc__, model_required=False).parse_args().params)
     write_json(MACHINE / "host.json", fingerprint())
     for group, names in GROUPS.items():
         write_json(MACHINE / f"{group}.json", versions_of(names))

@@ -459,8 +459,8 @@ class TestClassMap:
 
     def test_numbers_are_keys_where_the_format_has_them(self, tmp_path):
         root = write_coco(tmp_path / "coco")
-        block = {"class_map": {17: 3, 18: None}}
-        assert read(root, "coco", Classes(5), **block)[0].objects.classes.tolist() == [3, 3]
+        for block in ({17: 3, 18: None}, {"17": 3, "dog": None}):
+            assert read(root, "coco", Classes(5), class_map=block)[0].objects.classes.tolist() == [3, 3]
         root = write_yolo(tmp_path / "yolo", names=None)
         assert read(root, "yolo", Classes(5), class_map={1: 4})[0].objects.classes.tolist() == [0, 4, 0]
 

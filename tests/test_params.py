@@ -112,6 +112,7 @@ def test_all_mistakes_are_listed_at_once(tmp_path):
         ("models: {a: [}\n", "not readable YAML"),
         ("models: {}\n", "models"),
         ("models:\n  a: {task: x}\n  a: {task: y}\n", "stands twice"),
+        ("models:\n  a: {task: {3: x, '*': y}}\n", "the key 3 beside them, which DVC cannot sort; write '3'"),
         ("models: {'../up': {}}\n", "models.../up"),
         ("modles: {}\n", "did you mean 'models'"),
         ("!!python/object/apply:os.system ['true']\n", "not readable YAML"),

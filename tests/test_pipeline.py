@@ -173,6 +173,16 @@ class TestPipeline:
         sh(repository, "git", "checkout", "-q", ".")
         sh(repository, "dvc", "repro")
 
+    def test_numbers_beside_words_are_named_before_dvc_trips_over_them(self, repository):
+        data = project_params()["models"]["small"]["data"]
+        for keys, ok in (({3: "a", "*": "b"}, False), ({"3": "a", "*": "b"}, True)):
+            change(repository, "data", calibration=data["calibration"] | {"class_map": keys})
+            told = sh(repository, "dvc", "repro", "export@small", ok=ok)
+            assert "'<' not supported" not in told
+            assert ("the key 3 beside them, which DVC cannot sort; write '3'" in told) != ok
+        sh(repository, "git", "checkout", "-q", "params.yaml", "dvc.lock")
+        sh(repository, "dvc", "checkout", "-q")
+
     def test_octavo_run_goes_before_every_command_without_a_new_hash(self, repository):
         log = repository / "wrapped.log"
         wrapper = repository / "wrap.sh"

@@ -50,8 +50,10 @@ class TestMasks:
         (item,) = open_set(masks(tmp_path), "here", Classes(12))
         assert item.labelled
         assert item.mask.read((2, 2), 12, 11).tolist() == [[0, 1], [2, VOID]]
-        (item,) = open_set(masks(tmp_path, class_map={2: "road", "*": 0, 11: None}), "here", Classes(2, ("rest", "road")))
-        assert item.mask.read((2, 2), 2, None).tolist() == [[0, 0], [1, VOID]]
+        for two, eleven in ((2, 11), ("2", "11")):
+            mapped = masks(tmp_path, class_map={two: "road", "*": 0, eleven: None})
+            (item,) = open_set(mapped, "here", Classes(2, ("rest", "road")))
+            assert item.mask.read((2, 2), 2, None).tolist() == [[0, 0], [1, VOID]]
 
     def test_several_datasets_beside_each_other(self, tmp_path):
         pair(tmp_path / "day", "a", np.zeros((2, 2)), "gt_masks")
@@ -65,9 +67,13 @@ class TestMasks:
         indexed.save(tmp_path / "p.png")
         assert Mask(tmp_path / "p.png", {}, None, {}).read((1, 2), None, None).tolist() == [[3, 0]]
         pair(tmp_path / "s", "a", np.array([[[255, 0, 0], [0, 0, 255], [9, 9, 9]]]))
-        palette = {"road": (255, 0, 0), 0: (0, 0, 255), "void": (9, 9, 9)}
-        (item,) = open_set(masks(tmp_path / "s", palette=palette), "here", Classes(2, ("rest", "road")))
-        assert item.mask.read((1, 3), 2, None).tolist() == [[1, 0, VOID]]
+        for zero in (0, "0"):
+            palette = {"road": (255, 0, 0), zero: (0, 0, 255), "void": (9, 9, 9)}
+            (item,) = open_set(masks(tmp_path / "s", palette=palette), "here", Classes(2, ("rest", "road")))
+            assert item.mask.read((1, 3), 2, None).tolist() == [[1, 0, VOID]]
+        # A class that is called by digits goes before an index.
+        (item,) = open_set(masks(tmp_path / "s", palette=palette), "here", Classes(2, ("road", "0")))
+        assert item.mask.read((1, 3), 2, None).tolist() == [[0, 1, VOID]]
         (item,) = open_set(masks(tmp_path / "s", palette={"road": (255, 0, 0)}), "here", Classes(2, ("rest", "road")))
         with pytest.raises(DataError, match=r"2 colour\(s\) that `palette` does not name: \[0, 0, 255\]"):
             item.mask.read((1, 3), 2, None)

@@ -21,7 +21,11 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, refusing a key that stands twice (YAML would silently keep the last)."""
+    """The safe loader, refusing a key that stands twice (YAML would silently keep the last), and keys of which none comes first.
+
+    DVC hashes what it watches of params.yaml in the order of its keys: with a number beside a word it ends in "'<' not supported
+    between instances of 'str' and 'int'".
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -32,7 +36,14 @@ class _Loader(yaml.SafeLoader):
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        made = super().construct_mapping(node, deep)
+        try:
+            sorted(made)
+        except TypeError:
+            number = next(key for key in made if not isinstance(key, str))
+            problem = f"keys that are text and the key {number} beside them, which DVC cannot sort; write '{number}'"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+        return made
 
 
 def load(path: str | Path = "params.yaml", project: str | Path | None = None) -> grammar.Params:

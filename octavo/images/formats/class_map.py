@@ -137,16 +137,21 @@ class _Names:
 
 def _told(category: Category, images: ImageSet) -> tuple[bool, Key | None]:
     """Whether `class_map` speaks of a class, and what it says."""
-    # YAML makes a number of a class that is called by digits.
-    digits = int(category.key) if isinstance(category.key, str) and category.key.isdecimal() else None
-    for key in (category.name, category.key, digits):
-        if key is not None and key in images.class_map:
+    for key in _spellings(category):
+        if key in images.class_map:
             return True, images.class_map[key]
     return False, None
 
 
+def _spellings(category: Category) -> list[Key]:
+    """What a class may be called: YAML makes a number of a name of digits, and a number beside words is quoted."""
+    key = category.key
+    digits = int(key) if isinstance(key, str) and key.isdecimal() else None
+    return [name for name in (category.name, key, digits, str(key)) if name is not None]
+
+
 def _refuse_strangers(categories: Sequence[Category], images: ImageSet, where: str) -> None:
-    known = {category.name for category in categories} | {category.key for category in categories}
+    known = {name for category in categories for name in _spellings(category)}
     strangers = [key for key in images.class_map if key not in known]
     if strangers:
         names = [category.name for category in categories if category.name is not None]

@@ -81,7 +81,8 @@ class _Meaning:
     def of(cls, block: ImageSet | HeadMasks, where: str, classes: Classes) -> _Meaning:
         mapped = _mapped(block, where, classes)
         others = mapped.pop(OTHERS, None)
-        colours = {tuple(colour): _class_of(name, where, classes) for name, colour in block.palette.items()}
+        named = {name if name in (classes.names or ()) else _number(name): colour for name, colour in block.palette.items()}
+        colours = {tuple(colour): _class_of(name, where, classes) for name, colour in named.items()}
         return cls({int(key): value for key, value in mapped.items()}, others, colours)
 
     def mask(self, path: Path) -> Mask:
@@ -107,7 +108,8 @@ def _stem(path: Path, folder: Path) -> str:
 def _mapped(block: ImageSet | HeadMasks, where: str, classes: Classes) -> dict[int | str, int]:
     """`class_map` with classes of the model; its keys are values of the masks, or "*" for all others."""
     mapped: dict[int | str, int] = {}
-    for key, target in block.class_map.items():
+    for written, target in block.class_map.items():
+        key = _number(written)
         if key != OTHERS and not isinstance(key, int):
             raise DataError(
                 f"{where}.class_map: {key!r} is no value of a mask",
@@ -115,6 +117,11 @@ def _mapped(block: ImageSet | HeadMasks, where: str, classes: Classes) -> dict[i
             )
         mapped[key] = VOID if target is None else _class_of(target, where, classes)
     return mapped
+
+
+def _number(key: int | str) -> int | str:
+    """A number that is quoted because it stands beside words (`octavo.params.load`)."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 
 def _class_of(name: int | str, where: str, classes: Classes) -> int:
