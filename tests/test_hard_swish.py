@@ -257,6 +257,28 @@ def test_factor_and_shift_err_by_one_rounding(factor, shift, seed):
     assert np.abs(wanted - got).max() <= (3 * 0.5 * step) * factor + (6.2 * factor + 2 * abs(shift)) / 255 * 1.5 + 1e-4
 
 
+@pytest.mark.parametrize("recipe", [{}, {"symmetric": True}, {"target": "arm"}, {"target": "openvino"}, {"bits16": ["a"]}], ids=str)
+@pytest.mark.parametrize("cut", ["Relu", "Clip"])
+@pytest.mark.parametrize("steps", [["Add"], ["Mul"], ["Mul", "Add"]], ids="".join)
+def test_a_relu_or_clip_behind_factor_and_shift(steps, cut, recipe):
+    """MobileOne's blocks begin their sums with 0: `0 + x`, then Relu."""
+    nodes, source = [STEM], "c"
+    for place, op in enumerate(steps):
+        nodes.append(oh.make_node(op, [f"n{op}", source], [f"s{place}"], f"step{place}"))
+        source = f"s{place}"
+    bounds = ["low", "high"] if cut == "Clip" else []
+    nodes += [oh.make_node(cut, [source, *bounds], ["a"], "cut"), oh.make_node("Conv", ["a", "w1"], ["y"], "out")]
+    tensors = {"nAdd": number(0.25), "nMul": number(0.5), "low": number(-0.5), "high": number(1.5)}
+    model = network(nodes, WEIGHTS | tensors, ["y"])
+    result = quantized(model, **recipe)
+    assert sqnr(model, result.model, [{"x": image} for image in IMAGES])["y"] > 22
+    assert {decision.node: decision.precision for decision in result.decisions}["step0"] == "int8"
+    (unit, *others) = (unit for unit in units_of(model) if unit.kind == "affine")
+    assert not others
+    assert (unit.nodes[-1].op_type == cut) == (steps != ["Mul"])
+    assert measure(model, [unit]).cost(unit).int8_ms > 0
+
+
 @pytest.mark.parametrize(
     "nodes",
     [

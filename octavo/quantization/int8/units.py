@@ -111,7 +111,7 @@ def units_of(model: ir.Model) -> list[Unit]:
         product = _silu(node, outputs)
         if product is not None:
             nodes, kind, inner = [node, product], "silu", (node.outputs[0],)
-        folded = _folded(node, outputs)
+        folded = _folded(nodes[-1], outputs)
         if folded is not None:
             nodes.append(folded)
         taken.update(nodes)
@@ -128,7 +128,8 @@ def units_of(model: ir.Model) -> list[Unit]:
 
 def affine_of(unit: Unit) -> tuple[float, float]:
     """Factor and shift of an `affine` unit."""
-    numbers = {node.op_type: next(number for value in node.inputs if (number := _number(value)) is not None) for node in unit.nodes}
+    steps = [node for node in unit.nodes if node.op_type in ("Mul", "Add")]
+    numbers = {node.op_type: next(number for value in node.inputs if (number := _number(value)) is not None) for node in steps}
     return numbers.get("Mul", 1.0), numbers.get("Add", 0.0)
 
 

@@ -138,8 +138,15 @@ class _Writer(QdqGraph):
         low, high = (np.clip(np.rint(bound / np.float64(chosen.scale)) + zero, least, most) for bound in bounds)
         return [("Max", np.asarray(low, kind) if low > least else None), ("Min", np.asarray(high, kind) if high < most else None)]
 
-    def _bounds(self, node: ir.Node) -> tuple[float, float]:
+    def _folded(self, unit: Unit) -> tuple[ir.Node | None, list[ir.Node]]:
+        """The Relu or Clip at the end of a unit that is more than that, and the nodes before it."""
+        *before, last = unit.nodes
+        return (last, before) if before and last.op_type in ("Relu", "Clip") else (None, list(unit.nodes))
+
+    def _bounds(self, node: ir.Node | None) -> tuple[float, float]:
         """What a folded Relu or Clip keeps its values between."""
+        if node is None:
+            return -np.inf, np.inf
         if node.op_type == "Relu":
             return 0.0, np.inf
         found = [-np.inf, np.inf]
@@ -243,11 +250,12 @@ class _Writer(QdqGraph):
         return True
 
     def _integer(self, unit: Unit) -> None:
-        folded = unit.nodes[-1] if len(unit.nodes) > 1 and unit.nodes[-1].op_type in ("Relu", "Clip") else None
-        nodes, bounds = list(unit.nodes), (-np.inf, np.inf)
+        (folded, nodes), bounds = self._folded(unit), (-np.inf, np.inf)
         # No integer kernel writes 16 bits, nor do ONNX Runtime's Max and Min read them: there the node stays.
         if folded is not None and self._eight_bits(folded.outputs[0].name):
-            nodes, bounds = nodes[:-1], self._bounds(folded)
+            bounds = self._bounds(folded)
+        else:
+            nodes = list(unit.nodes)
         for node in nodes:
             last = node is nodes[-1]
             names = [value.name for value in (unit.outputs if last else node.outputs)]
@@ -301,7 +309,8 @@ class _Writer(QdqGraph):
 
     def _sloped(self, unit: Unit) -> None:
         """`alpha x + beta` as an Add of codes; of HardSigmoid its Q keeps what lies in 0 to 1, HardSwish multiplies x with that."""
-        node, last = unit.main, unit.nodes[-1].name
+        folded, steps = self._folded(unit)
+        node, last = unit.main, steps[-1].name
         source, target = unit.inputs[0].name, unit.outputs[0].name
         alpha, beta = affine_of(unit) if unit.kind == "affine" else hard_sigmoid_of(node)
         scale, zero = self.scales[source].scale, self.scales[source].zero_point
@@ -312,7 +321,7 @@ class _Writer(QdqGraph):
         shift = self._codes(one, np.float32(abs(beta) or 1), none, f"{target}.shift", f"{last}.shift")
         if unit.kind != "hard_swish":
             self.add("Add", [sloped, shift], self._raw(target), last)
-            self._quantize(target, self._raw(target), (0.0, 1.0) if unit.kind == "hard_sigmoid" else (-np.inf, np.inf))
+            self._quantize(target, self._raw(target), (0.0, 1.0) if unit.kind == "hard_sigmoid" else self._bounds(folded))
             return
         raw = self.add("Add", [sloped, shift], f"{target}.gate.raw", f"{last}.gate")
         share = QParams.spanning(0.0, 1.0, signed=kind is np.int8)
