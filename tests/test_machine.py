@@ -156,8 +156,16 @@ class TestHosts:
 
 
 class TestMachineStage:
-    def test_it_says_the_same_each_time(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_what_is_wrong_in_params_yaml_is_said_and_nothing_written(self, project):
+        text = (project / "params.yaml").read_text()
+        (project / "params.yaml").write_text(text + "  other: {int9: {}}\n")
+        done = run_stage("machine")
+        assert done.returncode == 2
+        assert "models.other.int9: unknown key" in done.stderr
+        assert not Path(".octavo").exists()
+
+    @pytest.mark.usefixtures("project")
+    def test_it_says_the_same_each_time(self):
         said = []
         for _ in range(2):
             assert run_stage("machine").returncode == 0
