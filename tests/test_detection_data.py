@@ -461,6 +461,11 @@ class TestClassMap:
         root = write_coco(tmp_path / "coco")
         for block in ({17: 3, 18: None}, {"17": 3, "dog": None}):
             assert read(root, "coco", Classes(5), class_map=block)[0].objects.classes.tolist() == [3, 3]
+        content = json.loads((root / "instances.json").read_text())
+        content["categories"][0]["name"] = "17"
+        (root / "instances.json").write_text(json.dumps(content))
+        # A name before a number: the dog is called 17 now, the cat is number 17.
+        assert read(root, "coco", Classes(5), class_map={"17": 3, "cat": 1})[0].objects.classes.tolist() == [1, 3, 1]
         root = write_yolo(tmp_path / "yolo", names=None)
         assert read(root, "yolo", Classes(5), class_map={1: 4})[0].objects.classes.tolist() == [0, 4, 0]
 

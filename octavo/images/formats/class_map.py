@@ -69,7 +69,7 @@ def class_indices(
     indices: dict[Key, int | None] = {}
     unplaced: list[Category] = []
     for category in (category for category in categories if counts.get(category.key)):
-        told, target = _told(category, images)
+        told, target = _told(category, categories, images)
         if told:
             indices[category.key] = None if target is None else names.index(target, category, where)
         elif classes.names is not None and category.name is not None:
@@ -135,23 +135,27 @@ class _Names:
         return found
 
 
-def _told(category: Category, images: ImageSet) -> tuple[bool, Key | None]:
+def _told(category: Category, categories: Sequence[Category], images: ImageSet) -> tuple[bool, Key | None]:
     """Whether `class_map` speaks of a class, and what it says."""
-    for key in _spellings(category):
+    for key in _spellings(category, categories):
         if key in images.class_map:
             return True, images.class_map[key]
     return False, None
 
 
-def _spellings(category: Category) -> list[Key]:
-    """What a class may be called: YAML makes a number of a name of digits, and a number beside words is quoted."""
+def _spellings(category: Category, categories: Sequence[Category]) -> list[Key]:
+    """What a class may be called: YAML makes a number of a name of digits, and a number beside words is quoted.
+
+    Of house numbers the class 4 may be called "3": a quoted number is the name before it is a number.
+    """
     key = category.key
     digits = int(key) if isinstance(key, str) and key.isdecimal() else None
-    return [name for name in (category.name, key, digits, str(key)) if name is not None]
+    quoted = str(key) if str(key) not in {other.name for other in categories} else None
+    return [name for name in (category.name, key, digits, quoted) if name is not None]
 
 
 def _refuse_strangers(categories: Sequence[Category], images: ImageSet, where: str) -> None:
-    known = {name for category in categories for name in _spellings(category)}
+    known = {name for category in categories for name in _spellings(category, categories)}
     strangers = [key for key in images.class_map if key not in known]
     if strangers:
         names = [category.name for category in categories if category.name is not None]
