@@ -13,6 +13,7 @@ from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
+from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
 
 __all__ = ["prepared"]
 
@@ -28,6 +29,8 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     FoldScalePass()(ready)
     FoldBatchNormPass()(ready)
     FoldScalePass()(ready)
+    # What was folded is a product.
+    ZeroTinyWeightsPass()(ready)
     HardSigmoidToClipPass()(ready)
     LinearToGemmPass()(ready)
     FocusToConvPass()(ready)
