@@ -175,14 +175,18 @@ def test_codes_stay_in_range_and_biases_alone_where_asked(draft, bits, per_chann
     assert np.array_equal(codes["stem"].bias, stem.inputs[2].const_value.numpy())
 
 
-def test_a_range_that_was_cut_too_much_is_found_and_widened():
+# uint8, int8 around zero, int8 with a zero point.
+@pytest.mark.parametrize("settings", [{}, {"target": "tensorrt"}, {"symmetric": True}, {"target": "arm"}])
+def test_a_range_that_was_cut_too_much_is_found_and_widened(settings):
     model = prepared(uneven())
-    narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
+    narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90, **settings), {}, CALIBRATION)
     judge = Judge(model, ["y"], CALIBRATION[:4])
     plan = narrow.plan()
     unseen = Judge(model, ["y"], HELD_OUT)
     found = searched_scales(model, plan, judge, unseen)
     assert found
+    kinds = {scale.zero_point.dtype for scale in plan.scales.values()}
+    assert {scale.zero_point.dtype for scale in found.values()} <= kinds
     assert any(found[name].high > plan.scales[name].high for name in found)
     noise = [unseen.judge(made.written(made.plan(), ["y"])) for made in (narrow, narrow.with_choices(found, {}))]
     assert noise[1] < noise[0] * 0.8

@@ -39,7 +39,8 @@ class ZeroTinyWeightsPass(ir.passes.InPlacePass):
        where it has more than one element.
     2. A value goes to zero where it is subnormal, or below `TINY` and below 2^-40 of the largest of its tensor.
 
-    A tensor that is small throughout, but normal, keeps its values: whoever scaled it so may scale back.
+    A tensor that is small throughout, but normal, keeps its values: whoever scaled it so may scale back. One of subnormal values
+    alone becomes zero, as on hardware that flushes them.
 
     Attributes:
         count: how many values the last call set to zero.

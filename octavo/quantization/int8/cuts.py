@@ -108,9 +108,9 @@ def _sharing(plan: Plan) -> list[list[str]]:
 
 
 def _stretched(chosen: QParams, factor: float) -> QParams:
-    middle = np.iinfo(chosen.zero_point.dtype).max // 2 + 1
-    bits = chosen.zero_point.dtype.itemsize * 8
-    stretched = QParams.spanning(chosen.low * factor, chosen.high * factor, bits=bits)
+    kind = np.iinfo(chosen.zero_point.dtype)
+    middle = (kind.min + kind.max + 1) // 2
+    stretched = QParams.spanning(chosen.low * factor, chosen.high * factor, bits=kind.bits, signed=kind.min < 0)
     # A zero point in the middle code is symmetric's, or as good as that.
     return QParams(np.float32(chosen.scale * factor), chosen.zero_point) if chosen.zero_point == middle else stretched
 
