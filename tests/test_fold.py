@@ -44,6 +44,56 @@ def test_weights_that_the_graph_computes_become_weights():
     assert next(iter(model.graph)).inputs[1].const_value.shape == (256, 3, 40, 40)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "attributes"), [([], {"num_outputs": 2}), ([2, 6], {}), ([6, 2], {"axis": 0})], ids=["even", "uneven", "axis"]
+)
+def test_weights_that_are_split_become_weights(sizes, attributes):
+    nodes = [
+        oh.make_node("Transpose", ["raw"], ["all"], "turn", perm=[1, 0, 2, 3]),
+        oh.make_node("Split", ["all", "sizes"] if sizes else ["all"], ["v", "w"], "split", **attributes),
+        oh.make_node("Conv", ["x", "v"], ["a"], "a"),
+        oh.make_node("Conv", ["x", "w"], ["b"], "b"),
+        oh.make_node("Concat", ["a", "b"], ["y"], "y", axis=1),
+    ]
+    raw = GENERATOR.standard_normal((3, 8, 3, 3)).astype(np.float32)
+    model = network(nodes, {"raw": raw} | ({"sizes": np.array(sizes)} if sizes else {}), ["y"])
+    assert alike(model, FoldConstantsPass()) == ["Conv", "Conv", "Concat"]
+    assert sorted(model.graph.initializers) == ["v", "w"]
+    assert [node.inputs[1].const_value.shape[0] for node in list(model.graph)[:2]] == (sizes or [4, 4])
+
+
+@pytest.mark.parametrize("outputs", [["normal", "", ""], ["normal", "mean_out", "var_out"]])
+def test_standardized_weights_become_weights(outputs):
+    """As TorchScript writes `F.batch_norm(weight.reshape(1, -1, n), training=True)`: timm's NFNets, BiT."""
+    raw = GENERATOR.standard_normal((1, 8, 27)).astype(np.float32) * 3 + 1
+    nodes = [
+        oh.make_node("BatchNormalization", ["raw", "gain", "zero", "zero", "one"], outputs, "norm", training_mode=1, momentum=1.0),
+        oh.make_node("Reshape", ["normal", "shape"], ["w"], "shape"),
+        oh.make_node("Conv", ["x", "w"], ["y"], "conv"),
+    ]
+    gain = np.linspace(0.5, 2, 8, dtype=np.float32)
+    constants = {"raw": raw, "gain": gain, "zero": np.zeros(8, np.float32), "one": np.ones(8, np.float32)}
+    model = network(nodes, constants | {"shape": np.array([8, 3, 3, 3])}, ["y"])
+    assert FoldConstantsPass()(model).modified
+    assert ops(model) == ["Conv"]
+    assert list(model.graph.initializers) == ["w"]
+    wanted = (raw - raw.mean(-1, keepdims=True)) / np.sqrt(raw.var(-1, keepdims=True) + 1e-5) * gain[:, None]
+    found = next(iter(model.graph)).inputs[1].const_value.numpy()
+    np.testing.assert_allclose(found, wanted.reshape(8, 3, 3, 3), rtol=1e-4, atol=1e-5)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert run(model, IMAGE)["y"].shape == (1, 8, 14, 14)
+
+
+def test_what_is_split_and_put_out_stays():
+    nodes = [
+        oh.make_node("Split", ["raw"], ["v", "u"], "split", num_outputs=2),
+        oh.make_node("Conv", ["x", "v"], ["y"], "conv"),
+    ]
+    model = network(nodes, {"raw": GENERATOR.standard_normal((8, 3, 3, 3)).astype(np.float32)}, ["y", "u"])
+    FoldConstantsPass()(model)
+    assert ops(model) == ["Split", "Conv"]
+
+
 def test_sizes_of_static_tensors_are_constants_and_dropout_goes():
     nodes = [
         oh.make_node("Shape", ["x"], ["size"], "size"),

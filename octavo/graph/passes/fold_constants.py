@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
 from onnxscript.optimizer import fold_constants
 
 from octavo.graph.logs import captured_logs
+from octavo.graph.passes.qdq import forget
 
 __all__ = ["FoldConstantsPass"]
 
 # Elements that a folded node may put out whatever it reads: grids and anchors of detectors have some hundred thousand.
 _SMALL = 1 << 20
 _NEVER = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+# Operators with several outputs that files make weights by, which the optimizer leaves: attention's projections are split,
+# standardized weights (NFNet, BiT) are normalised as a batch in training.
+_SEVERAL = frozenset({"BatchNormalization", "Split"})
 
 
 class FoldConstantsPass(ir.passes.InPlacePass):
     """Constant folding as onnxscript's optimizer does it, with limits that suit weights.
 
     1. Folded is what has constant inputs only and puts out no more than it reads, or at most a million elements: weights that the
-       file computes (weight normalization, a Cast from float16) become weights, and no small constant is blown up to a large one.
+       file computes (weight normalization and standardization, Split, a Cast from float16) become weights, and no small constant
+       is blown up to a large one.
     2. Sizes of tensors of static shape count as constants (`Shape`, `Gather` and arithmetic on them); so do Reshapes and Expands
        that change nothing. Dropout and Identity go.
     3. Q, DQ and operators of other domains stay. What ONNX's reference implementation cannot compute stays.
@@ -37,27 +45,74 @@ class FoldConstantsPass(ir.passes.InPlacePass):
         """Edit the model."""
         self.problem = ""
         nodes = len(model.graph)
+        modified = False
         try:
             with captured_logs():
-                found = fold_constants(
-                    model,
-                    onnx_shape_inference=True,
-                    input_size_limit=_SMALL,
-                    output_size_limit=1 << 40,
-                    should_fold=_pays,
-                )
+                # What is made of several outputs may be constant in its turn.
+                while True:
+                    found = fold_constants(
+                        model,
+                        onnx_shape_inference=True,
+                        input_size_limit=_SMALL,
+                        output_size_limit=1 << 40,
+                        should_fold=_pays,
+                    )
+                    modified |= found.modified
+                    if not _fold_several(model):
+                        break
         except RuntimeError as error:  # a node that the reference implementation rejects
             self.problem = str(error).splitlines()[0]
             return ir.passes.PassResult(model, True)
-        return ir.passes.PassResult(model, found.modified or len(model.graph) != nodes)
+        return ir.passes.PassResult(model, modified or len(model.graph) != nodes)
+
+
+def _fold_several(model: ir.Model) -> bool:
+    """Compute operators of `_SEVERAL` whose inputs are constants; whether there were any."""
+    found = [node for node in model.graph if node.op_type in _SEVERAL and _is_constant(node) and _pays(node)]
+    for node in found:
+        inputs = {value.name: value.const_value.numpy() for value in node.inputs if value is not None}
+        version = model.opset_imports[node.domain]
+        results = ReferenceEvaluator(_alone(node, inputs, version)).run(None, inputs)
+        for value, array in zip([value for value in node.outputs if value.name], results, strict=True):
+            name, value.name = value.name, f"{value.name}.old"
+            tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+            constant = ir.Value(name=name, const_value=tensor, shape=tensor.shape, type=ir.TensorType(tensor.dtype))
+            ir.convenience.replace_all_uses_with(value, constant)
+            if list(constant.uses()):
+                model.graph.register_initializer(constant)
+        old = list(node.inputs)
+        model.graph.remove(node, safe=True)
+        for value in old:
+            forget(model, value)
+    return bool(found)
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return all(
+        value is None or (value.const_value is not None and not value.is_graph_input()) for value in node.inputs
+    ) and not any(value.is_graph_output() for value in node.outputs)
+
+
+def _alone(node: ir.Node, inputs: dict[str, np.ndarray], version: int) -> onnx.ModelProto:
+    """A model of one node."""
+    ends = [
+        [
+            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in inputs.items()
+        ],
+        [onnx.helper.make_empty_tensor_value_info(value.name) for value in node.outputs if value.name],
+    ]
+    graph = onnx.helper.make_graph([ir.to_proto(node)], node.name or node.op_type, *ends)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(node.domain, version)])
 
 
 def _pays(node: ir.Node) -> bool | None:
     if node.op_type in _NEVER or node.domain not in ("", "ai.onnx"):
         return False
     read = sum(value.const_value.size for value in node.inputs if value is not None and value.const_value is not None)
-    sizes = [size for value in node.outputs if value.shape is not None for size in [_size(value.shape)] if size is not None]
-    if len(sizes) < len(node.outputs):
+    made = [value for value in node.outputs if value.name]
+    sizes = [size for value in made if value.shape is not None for size in [_size(value.shape)] if size is not None]
+    if len(sizes) < len(made):
         # Nobody knows how much comes out: sizes and indices are short, whatever is made of them by filling is not.
         return read <= 64 and node.op_type not in ("ConstantOfShape", "Expand", "Range", "Tile")
     return sum(sizes) <= max(read, _SMALL)
