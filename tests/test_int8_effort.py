@@ -22,6 +22,7 @@ from octavo.quantization.int8.moments import Moments, as_rows, as_weights, rows_
 from octavo.quantization.int8.refinement import refined_codes
 from octavo.quantization.int8.rounding import DAMPING, cost_of, rounded_codes, scales_for
 from octavo.runtime.blas import one_blas_thread
+from octavo.runtime.tensors import open_groups
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.integers(1, 30))
 
@@ -164,6 +165,25 @@ def test_refined_layers_are_nearer_to_fp32_and_biases_take_the_mean(draft, monke
     bias = node.inputs[2].const_value.numpy()
     error = rows.astype(np.float64) @ (codes["stem"].restored - weights).reshape(16, -1).T + codes["stem"].bias - bias
     assert np.abs(error.mean(axis=0)).max() < 1e-2 * np.abs(error).max()
+
+
+def test_a_depthwise_layer_is_fitted_to_channels_with_scales_of_their_own():
+    model = prepared(uneven())
+    draft = Draft(model, statistics_of(model), Int8(method="minmax", target="openvino"), {}, CALIBRATION, by_channel=True)
+    plan = draft.plan()
+    node = next(node for node in model.graph if node.name == "depth")
+    chosen = plan.scales[node.inputs[0].name]
+    assert chosen.by_channel
+    code = refined_codes(model, plan, CALIBRATION, bits=8, per_channel=True)["depth"]
+    weights = node.inputs[1].const_value.numpy()
+    name = node.inputs[0].name
+    tensors = [group.read(feeds)[name] for group in open_groups(model, [[name]], threads=1) for feeds in CALIBRATION]
+    rows = np.concatenate([rows_of(node, chosen.rounded(tensor), 10**6) for tensor in tensors], axis=1).astype(np.float64)
+    fitted = rows @ (code.restored - weights).reshape(len(weights), -1, 1) + code.bias[:, None, None]
+    plain = plan.codes["depth"].restored - weights
+    nearest = rows @ plain.reshape(len(weights), -1, 1)
+    assert np.abs(fitted.mean(axis=(1, 2))).max() < 1e-2 * np.abs(fitted).max()
+    assert np.square(fitted).sum() < np.square(nearest).sum()
 
 
 @pytest.mark.parametrize(("bits", "per_channel", "limit"), [(8, True, 127), (7, False, 64)])

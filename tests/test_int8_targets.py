@@ -16,6 +16,7 @@ from graphs import AS_ON_ARM, network, optimized, sqnr, statistics_of
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, writer
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.input_layout import place_inputs
 from octavo.quantization.int8.targets import TARGETS
 from octavo.quantization.int8.units import units_of
@@ -226,6 +227,27 @@ class TestBeforeInputs:
         tried = chosen.measured["tried_db"]
         assert tried["minmax, by channel"] > tried["minmax"] + 3
         assert chosen.measured["all_int8_db"] == max(tried.values())
+
+    @pytest.mark.parametrize("maker", ["conv", "relu", "sum", "pool", "max"])
+    def test_a_scale_for_each_channel_stands_only_where_onnx_runtime_loads_it(self, maker):
+        """An Add of two quantized tensors becomes QLinearAdd there, which refuses more than one output scale."""
+        made = {
+            "conv": "b",
+            "relu": oh.make_node("Relu", ["b"], ["relu"], "relu"),
+            "sum": oh.make_node("Add", ["b", "c"], ["sum"], "sum"),
+            "pool": oh.make_node("AveragePool", ["b"], ["pool"], "pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+            "max": oh.make_node("MaxPool", ["b"], ["max"], "max", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        }[maker]
+        nodes = [conv("x", "a", "stem", "stem.b"), conv("a", "b", "point"), conv("a", "c", "again")]
+        name = made if isinstance(made, str) else maker
+        nodes += [] if isinstance(made, str) else [made]
+        nodes += [conv(name, "d", "depth"), conv("d", "e", "point", "point.b"), conv("c", "f", "again")]
+        model = network([*nodes, oh.make_node("Add", ["e", "f"], ["y"], "y")], TENSORS, ["y"])
+        ready = prepared(model)
+        draft = Draft(ready, statistics_of(ready, IMAGES), Int8(target="openvino", method="minmax"), {}, IMAGES, by_channel=True)
+        plan = draft.plan()
+        assert plan.scales[name].by_channel == (maker in ("conv", "relu"))
+        assert sqnr(ready, draft.written(plan), IMAGES)["y"] > 20
 
     def test_tensorrt_takes_zero_points_of_zero_and_leaves_an_input_of_the_add_to_the_conv(self, model, statistics):
         graph = Graph(quantize_static(model, statistics, Int8(target="tensorrt")).model)

@@ -106,7 +106,8 @@ class _Reading:
 
 def _fitted(unit: Unit, plan: Plan, moments: Moments, form: _Form) -> Codes:
     node, before = unit.main, plan.codes[unit.main.name]
-    step = np.float64(plan.scales[unit.inputs[0].name].scale)
+    # [1, 1], or [groups, 1]: only what depthwise Convs read has a scale for each channel.
+    step = plan.scales[unit.inputs[0].name].scale.astype(np.float64).reshape(-1, 1)
     weights = as_rows(node, weights_of(node)).astype(np.float64)
     # A MatMul has no bias to take the mean.
     takes_mean = form.correct and node.op_type != "MatMul"
@@ -135,9 +136,11 @@ def _trusted(own: np.ndarray, count: int) -> np.ndarray:
     return drawn
 
 
-def _codes(values: np.ndarray, chosen: QParams) -> np.ndarray:
-    """Codes minus their zero point, float64: whole numbers, whose moments are exact."""
-    return np.rint(chosen.rounded(values) / chosen.scale).astype(np.float64)
+def _codes(rows: np.ndarray, chosen: QParams) -> np.ndarray:
+    """Codes minus their zero point, [groups, rows, columns] float64: whole numbers, whose moments are exact."""
+    # A scale for each channel is one for each group of a depthwise Conv; `rounded` has channels second.
+    turned = rows.swapaxes(0, 1)
+    return np.rint(chosen.rounded(turned) / chosen.scale.reshape(1, -1, 1)).astype(np.float64).swapaxes(0, 1)
 
 
 def _columns(unit: Unit) -> tuple[int, int]:

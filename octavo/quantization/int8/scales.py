@@ -121,8 +121,9 @@ def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics
     chosen = {}
     for value, behind in reading.items():
         tensor = statistics.tensors.get(value.name or "")
-        on_grid = value in makers and (makers[value].kind in CARRIERS or makers[value].kind == "Concat")
-        if on_grid or value.name not in found or not all(is_depthwise(unit.main) for unit in behind):
+        # Carriers and Concat keep the codes they read, and ONNX Runtime's Add and pools of integers write one scale for all.
+        fused = value in makers and makers[value].kind != "linear"
+        if fused or value.name not in found or not all(is_depthwise(unit.main) for unit in behind):
             continue
         if tensor is None or tensor.channel_high is None or value.shape is None or len(tensor.channel_high) != value.shape[1]:
             continue
