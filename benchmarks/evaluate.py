@@ -1,8 +1,9 @@
 """Judge ONNX files against the FP32 file of a network: metric, fidelity, size, latency ratio, one line a file.
 
-    python benchmarks/evaluate.py --data FOLDER --network yolov5n MODEL.onnx [MODEL2.onnx ...] [--limit N]
+    python benchmarks/evaluate.py --data FOLDER --network yolov5n MODEL.onnx [MODEL2.onnx ...] [--limit N] [--views]
 
 Without a MODEL, FP32 alone. Speed is FP32's median latency over the file's (2 threads, interleaved): above 1 is faster.
+`--views` looks at a detector's photos in eight views each (`views.py`), which tells files apart whose AP 64 photos do not.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from octavo import cli
 from octavo.errors import DataError
 from octavo.files import write_json
 from octavo.runtime.host import fingerprint
+from views import VIEWS
 
 
 def main() -> None:
     """Parse, judge, print."""
     arguments = parser(__doc__)
     arguments.add_argument("--network", required=True, help=f"one of: {', '.join(NETWORKS)}")
+    arguments.add_argument("--views", action="store_true", help="of detectors: eight views of each photo instead of one")
     arguments.add_argument("--json", type=Path, help="also write the figures here")
     arguments.add_argument("files", nargs="*", type=Path, metavar="MODEL.onnx")
     given = arguments.parse_args()
@@ -34,7 +37,14 @@ def main() -> None:
     names = [path.name for path in given.files]
     variants = {str(path) if names.count(path.name) > 1 else path.name: path for path in given.files}
     chosen = network(given.network, given.data, given.models)
-    results = judge(chosen, variants, limit=given.limit, rounds=given.rounds, openvino=given.openvino_python)
+    results = judge(
+        chosen,
+        variants,
+        limit=given.limit,
+        rounds=given.rounds,
+        openvino=given.openvino_python,
+        views=VIEWS if given.views else VIEWS[:1],
+    )
 
     flat = dict(results)
     if given.openvino_python:

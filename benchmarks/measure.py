@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from octavo.progress import track
 from octavo.runtime.session import Session, session_config
 from octavo.runtime.timing import interleaved
 from openvino_session import OpenVino, OpenVinoSession
+from views import VIEWS, View
 
 __all__ = ["FP32", "NOTE", "accuracy", "judge", "open_exact"]
 
@@ -31,7 +32,11 @@ NOTE = (
 
 
 def accuracy(
-    network: Network, sessions: Mapping[str, Session | OpenVinoSession], *, limit: int | None = None
+    network: Network,
+    sessions: Mapping[str, Session | OpenVinoSession],
+    *,
+    limit: int | None = None,
+    views: Sequence[View] = VIEWS[:1],
 ) -> dict[str, dict[str, float]]:
     """Score sessions of one network on its validation images.
 
@@ -39,12 +44,13 @@ def accuracy(
         network: what they are variants of.
         sessions: name to session; `FP32`, the first, is the reference.
         limit: at most this many images.
+        views: that each image is seen in.
 
     Returns:
         Name to metrics; `kept` is the share of FP32's metric.
     """
     scorers = {name: network.scorer() for name in sessions}
-    validation: Iterable[tuple[Item, np.ndarray]] = network.validation(limit)
+    validation: Iterable[tuple[Item, np.ndarray]] = network.validation(limit, views)
     for item, tensor in track(validation, f"running {network.name}"):
         reference: Mapping[str, np.ndarray] | None = None
         for name, session in sessions.items():
@@ -60,7 +66,13 @@ def accuracy(
 
 
 def judge(
-    network: Network, variants: Mapping[str, Path], *, limit: int | None = None, rounds: int = 40, openvino: Path | None = None
+    network: Network,
+    variants: Mapping[str, Path],
+    *,
+    limit: int | None = None,
+    rounds: int = 40,
+    openvino: Path | None = None,
+    views: Sequence[View] = VIEWS[:1],
 ) -> dict[str, dict[str, Any]]:
     """Metrics, size and latency of FP32 and its variants, as JSON values.
 
@@ -70,6 +82,7 @@ def judge(
         limit: at most this many validation images.
         rounds: timed runs of each; 0 leaves timing out.
         openvino: the interpreter of an environment with onnxruntime-openvino, to run every file there too.
+        views: that each image is seen in.
 
     Returns:
         Name (`fp32` first) to the scorer's metrics, `kept`, `size` (share of FP32's bytes), and of timing (`NOTE`) `ms`, `speed`
@@ -84,7 +97,7 @@ def judge(
         sessions: dict[str, Session | OpenVinoSession] = {name: open_exact(path)[0] for name, path in files.items()}
         if worker:
             sessions |= {_beside(name): OpenVinoSession(worker, name, path) for name, path in files.items()}
-        scored: dict[str, dict[str, Any]] = accuracy(network, sessions, limit=limit)  # type: ignore[assignment]
+        scored: dict[str, dict[str, Any]] = accuracy(network, sessions, limit=limit, views=views)  # type: ignore[assignment]
         results = {name: scored[name] for name in files}
         for name, path in files.items():
             results[name]["size"] = path.stat().st_size / network.file.stat().st_size

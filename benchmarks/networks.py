@@ -7,7 +7,7 @@ Calibration and validation images are disjoint by content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from octavo.images.splits import pick
 from octavo.params.grammar import ImageSet, Input
 from octavo.runtime.session import Session
 from scorers import Classification, Detection, Embedding, Faces, Scorer, Segmentation
+from views import VIEWS, View
 
 __all__ = ["CALIBRATION", "NETWORKS", "Network", "network"]
 
@@ -67,9 +68,12 @@ class Network:
         items = both[part == "validation"]
         return items if limit is None else pick(items, limit, 0)
 
-    def read(self, item: Item) -> tuple[Item, np.ndarray]:
-        """(image with its shape, it as the network takes it: float32 with a batch dimension of 1)."""
-        image = read_image(item.path)
+    def read(self, item: Item, view: View = VIEWS[0]) -> tuple[Item, np.ndarray]:
+        """(image with its shape, it as the network takes it: float32 with a batch dimension of 1), as a view has it."""
+        photo = read_image(item.path)
+        image, objects = view.image(photo), item.objects
+        if objects is not None:
+            item = replace(item, objects=view.objects(objects, photo.shape[:2]))
         shape = image.shape[:2]
         if self.warp is not None:
             height, width = self.spec.size
@@ -80,10 +84,18 @@ class Network:
         """Input tensors to calibrate on: `count`, or all of them where there are fewer."""
         return [self.read(item)[1] for item in self.items("calibration", count)]
 
-    def validation(self, limit: int | None = None) -> Iterator[tuple[Item, np.ndarray]]:
-        """(image, input tensor) to judge on."""
-        for item in self.items("validation", limit):
-            yield self.read(item)
+    def validation(self, limit: int | None = None, views: Sequence[View] = VIEWS[:1]) -> Iterator[tuple[Item, np.ndarray]]:
+        """(image, input tensor) to judge on, each of at most `limit` images in each view.
+
+        Raises:
+            ParamsError: several views of images that have no boxes: masks and identities are not seen in views.
+        """
+        items = self.items("validation", limit)
+        if len(views) > 1 and any(item.objects is None for item in items):
+            raise ParamsError(f"{self.name} is no detector, and views are of photos with boxes", "leave --views out")
+        for view in views:
+            for item in items:
+                yield self.read(item, view)
 
     def input_name(self) -> str:
         """The graph input that takes the image."""

@@ -20,8 +20,10 @@ from metrics import ChannelNoise, ConfusionMatrix, verification_auc
 from networks import NETWORKS, Network, network
 from octavo.errors import DataError, ParamsError
 from octavo.images.dataset import Item
+from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet, Input
 from scorers import Classification, Faces, Segmentation
+from views import VIEWS, View
 
 
 def test_mean_iou_by_hand_with_void():
@@ -43,6 +45,29 @@ def test_auc_over_pairs():
     # Each pair of one person scores .0995, the four others .995, .995, .198 and 0: one of four lies below.
     assert verification_auc(apart[[0, 2, 1, 3]], people) == 0.25
     assert verification_auc(np.ones((4, 2)), people) == 0.5
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_boxes_lie_in_a_view_where_what_they_surround_does(view):
+    pixels = np.full((100, 160, 3), 10, np.uint8)
+    pixels[30:70, 40:90] = 200
+    seen = view.image(pixels)
+    boxes = view.objects(Objects.of([[40, 30, 90, 70]], [3]), pixels.shape[:2])
+    bright = np.argwhere(seen[..., 0] > 140)
+    (top, left), (bottom, right) = bright.min(axis=0), bright.max(axis=0) + 1
+    assert boxes.xyxy.tolist() == [[left, top, right, bottom]]
+    assert boxes.classes.tolist() == [3]
+    assert boxes.area.tolist() == pytest.approx([(right - left) * (bottom - top)])
+
+
+def test_the_first_view_is_the_photo_and_boxes_that_a_window_cuts_off_are_not_looked_for():
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    objects = Objects.of([[0, 0, 10, 10], [20, 20, 40, 40]], [0, 1])
+    assert VIEWS[0].image(pixels).tolist() == pixels.tolist()
+    assert VIEWS[0].objects(objects, (40, 50)).xyxy.tolist() == objects.xyxy.tolist()
+    left = View((0.16, 0.0, 1.0, 1.0)).objects(objects, (40, 50))
+    assert left.classes.tolist() == [1]
+    assert left.xyxy.tolist() == [[12, 20, 32, 40]]
 
 
 def test_noise_of_a_small_channel_shows_in_the_mean_over_channels():
@@ -136,6 +161,11 @@ def test_a_tool_that_fails_is_a_row_of_the_table(tiny, tmp_path):
     results = judge(tiny, {}, limit=2, rounds=0) | {"ort": broken}
     record = {"host": peers.fingerprint(), "versions": {}, "samples": 8, "networks": {"tiny": results}}
     assert "| tiny | ort | failed: quantize: " in peers.markdown(record)
+
+
+def test_views_are_of_photos_with_boxes(tiny):
+    with pytest.raises(ParamsError, match="tiny is no detector"):
+        next(tiny.validation(views=VIEWS))
 
 
 def test_calibration_and_validation_share_no_image(tiny):
