@@ -1,6 +1,7 @@
 """What INT8 chooses by measurement: equalization, which layers go back to float, and that predictions hold."""
 
 import itertools
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -121,6 +122,31 @@ def test_repair_gives_back_what_is_needed_and_says_so(fidelity):
     if left.measured["db"] < fidelity:
         assert any(reason.startswith("repair:") for reason in floats.values())
     assert sum(decision.precision == "int8" for decision in result.decisions) > 0
+
+
+def test_reasons_of_repair_say_how_much_noise_each_layer_makes_and_which_neighbour_makes_more():
+    model = uneven()
+    recipe = Int8(method="minmax", fidelity=48.0, placement="all", correction="none")
+    result = quantize_static(model, statistics_of(model), recipe, IMAGES)
+    made: dict[str, float] = {}
+    for row in result.alone:
+        made[row["layer"]] = made.get(row["layer"], 0.0) + 10 ** (-row["sqnr_db"] / 10)
+    total = sum(made.values())
+    told = {one.node: one.reason for one in result.decisions if one.reason.startswith("repair:")}
+    assert len(told) > 2
+    neighbours = 0
+    for node, reason in told.items():
+        found = re.match(
+            r"repair: its rounding makes ([\d.]+)% of the noise at the heads(, that of (\w+) beside it ([\d.]+)%)?", reason
+        )
+        if node in made:
+            assert float(found[1]) == pytest.approx(100 * made[node] / total, abs=0.2)
+        if found[2]:
+            neighbours += 1
+            assert float(found[4]) >= float(found[1])
+            assert float(found[4]) == pytest.approx(100 * made[found[3]] / total, abs=0.2)
+            assert found[3] in {one.node for one in result.decisions if one.precision == "float"}
+    assert neighbours, "whoever makes little goes along with one who makes more"
 
 
 def test_each_rounding_is_on_record_once_and_in_order():

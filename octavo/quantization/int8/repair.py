@@ -133,13 +133,18 @@ class Placing:
         """Node name to reason, of the units that could be INT8 and are not chosen."""
         given = {}
         whole = set(self.whole.int8)
-        total = trade.noise_of(whole) if trade is not None else 0.0
+        total = (trade.noise_of(whole) if trade is not None else 0.0) or 1.0
         for unit in self.whole.int8:
             if unit in chosen:
                 continue
             if trade is not None and unit in self.first:
-                share = (total - trade.noise_of(whole - {unit})) / total if total else 0.0
-                given[unit.main.name] = f"repair: its rounding makes {share:.1%} of the noise at the heads, or borders on what does"
+                share = trade.own_noise(unit, whole) / total
+                reason = f"repair: its rounding makes {share:.1%} of the noise at the heads"
+                # Where little is its own, it goes along with what does: a border to that would be rounded all the same.
+                beside = [other for other in trade.beside(unit) if other in whole and other not in chosen]
+                others = [(trade.own_noise(other, whole) / total, other.name) for other in beside]
+                most, name = max(others, default=(0.0, ""))
+                given[unit.main.name] = f"{reason}, that of {name} beside it {most:.1%}" if most > share else reason
             else:
                 in_float, in_int8 = self.prices.units[unit]
                 own = f"{in_float:.3f} ms against {in_int8:.3f}" if in_float < in_int8 else "with the borders to its neighbours"

@@ -98,17 +98,24 @@ class Trade:
 
     def noise_of(self, int8: set[Unit]) -> float:
         """What a placement makes, as predicted."""
-        total = sum(self.noise.weights.get(unit.name, 0.0) for unit in int8)
-        for unit in int8:
-            total += sum(
-                self.noise.tensors.get(value.name, 0.0)
-                for value in (*unit.inner, *unit.outputs)
-                if value.name not in self.noise.copies and self._is_rounded(value, int8)
-            )
+        total = sum(self.own_noise(unit, int8) for unit in int8)
         for value, found in self.readers.items():
             if self.makers.get(value) not in int8 and any(reader in int8 for reader in found):
                 total += self.noise.tensors.get(value.name, 0.0)
         return total
+
+    def own_noise(self, unit: Unit, int8: set[Unit]) -> float:
+        """The part of `noise_of` that is of an INT8 unit's own roundings: of its weights, and of what it holds and puts out."""
+        return self.noise.weights.get(unit.name, 0.0) + sum(
+            self.noise.tensors.get(value.name, 0.0)
+            for value in (*unit.inner, *unit.outputs)
+            if value.name not in self.noise.copies and self._is_rounded(value, int8)
+        )
+
+    def beside(self, unit: Unit) -> list[Unit]:
+        """The units that make what a unit reads, and those that read what it puts out."""
+        makers = [self.makers[value] for value in unit.inputs if value in self.makers]
+        return makers + [reader for value in unit.outputs for reader in self.readers.get(value, ())]
 
     def _is_rounded(self, value: ir.Value, int8: set[Unit]) -> bool:
         return self.chained or any(reader in int8 for reader in self.readers.get(value, ()))
