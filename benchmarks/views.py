@@ -1,7 +1,8 @@
 """Eight views of a photo with what is to be found in it: a detector's AP on all of them tells files apart that one view does not.
 
 AP over 64 photos moves by .01 with the rounding of single boxes, whatever a file's noise. Mirrored, shifted, smaller, larger and
-darker, the same photos are rounded elsewhere: the mean over views has a standard error of .003 to .006 (YOLOv5n, YOLOX-nano, NanoDet-m).
+darker, the same photos are rounded elsewhere: the mean over views has a standard error of .003 to .006 (YOLOv5n, YOLOX-nano,
+NanoDet-m).
 """
 
 from __future__ import annotations
