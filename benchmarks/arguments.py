@@ -13,11 +13,12 @@ OPENVINO = "OCTAVO_OPENVINO_PYTHON"
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with `--data`, `--models`, `--limit`, `--rounds` and `--openvino-python`."""
+    """A parser with `--data`, `--models`, `--limit`, `--views`, `--rounds` and `--openvino-python`."""
     arguments = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", type=Path, default=environment_path(DATA), help=f"the benchmark data's folder (or {DATA})")
     arguments.add_argument("--models", type=Path, default=Path("models"), help="the pipeline's models (default: models)")
     arguments.add_argument("--limit", type=int, help="at most this many validation images")
+    arguments.add_argument("--views", action="store_true", help="of detectors: eight views of each photo instead of one")
     arguments.add_argument("--rounds", type=int, default=40, help="timed runs of each variant; 0 leaves timing out (default: 40)")
     arguments.add_argument(
         "--openvino-python",

@@ -20,14 +20,13 @@ from octavo import cli
 from octavo.errors import DataError
 from octavo.files import write_json
 from octavo.runtime.host import fingerprint
-from views import VIEWS
+from views import chosen_views
 
 
 def main() -> None:
     """Parse, judge, print."""
     arguments = parser(__doc__)
     arguments.add_argument("--network", required=True, help=f"one of: {', '.join(NETWORKS)}")
-    arguments.add_argument("--views", action="store_true", help="of detectors: eight views of each photo instead of one")
     arguments.add_argument("--json", type=Path, help="also write the figures here")
     arguments.add_argument("files", nargs="*", type=Path, metavar="MODEL.onnx")
     given = arguments.parse_args()
@@ -43,7 +42,7 @@ def main() -> None:
         limit=given.limit,
         rounds=given.rounds,
         openvino=given.openvino_python,
-        views=VIEWS if given.views else VIEWS[:1],
+        views=chosen_views(given.views),
     )
 
     flat = dict(results)

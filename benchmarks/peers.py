@@ -2,25 +2,31 @@
 
     python benchmarks/peers.py --data FOLDER --networks yolov5n,cgnet --tools ours,ort,nncf,quark --out FOLDER
     python benchmarks/peers.py ... --tools ours-openvino,nncf --openvino-python PATH    # both files in OpenVINO, interleaved
+    python benchmarks/peers.py ... --networks yolov5n --views --int8 "{placement: all, fidelity: 24}"
 
 Each quantizes the same FP32 file on the same images in a process of its own; then all results are judged in one process,
 latencies interleaved. `ours-openvino` is Octavo with `target: openvino`. NNCF and Quark live in environments of their own and
-are left out, with a message, where there is none.
+are left out, with a message, where there is none. `--views` looks at each photo of a detector in eight views (`views.py`): AP over
+64 photos does not tell files apart. `--int8` sets what Octavo's users may set, and nothing else.
 Writes FOLDER/peers.md, FOLDER/peers.json and FOLDER/<network>/<tool>.onnx.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
+from pydantic import ValidationError
 
 from arguments import environment_path, parser
 from measure import FP32, judge, open_exact
@@ -28,10 +34,12 @@ from networks import CALIBRATION, NETWORKS, Network, network
 from octavo import cli
 from octavo.errors import ModelRunError, ParamsError
 from octavo.files import read_json, write_json, write_text
+from octavo.params.grammar import Int8
 from octavo.progress import say, working
 from octavo.runtime.benchmark import peak_memory_mib
 from octavo.runtime.host import fingerprint, versions
 from table import markdown
+from views import VIEWS, View, chosen_views
 
 __all__ = ["TOOLS", "compare"]
 
@@ -44,8 +52,10 @@ class Tool:
     """A quantizer.
 
     Attributes:
-        steps: what its script is called with, in order; `{model}`, `{arrays}`, `{work}`, `{task}` and `{out}` are filled in.
+        steps: what its script is called with, in order; `{model}`, `{arrays}`, `{work}`, `{task}`, `{int8}` and `{out}` are
+            filled in.
         script: the script's name in `tools/`.
+        int8: settings of Octavo's `int8` block that make it this tool.
         environment: the variable that names its interpreter; None where it runs in this one.
         install: how to make that environment.
     """
@@ -54,6 +64,7 @@ class Tool:
     script: str
     environment: str | None = None
     install: str = ""
+    int8: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ONE_STEP = {"quantize": ("{model}", "{arrays}", "{out}")}
@@ -63,9 +74,10 @@ def _ours(target: str) -> Tool:
     return Tool(
         {
             "calibrate": ("calibrate", "{model}", "{arrays}", "{work}"),
-            "quantize": ("quantize", "{work}", "{arrays}", "{task}", target, "{out}"),
+            "quantize": ("quantize", "{work}", "{arrays}", "{task}", "{int8}", "{out}"),
         },
         "quantize_ours.py",
+        int8={"target": target},
     )
 
 
@@ -88,8 +100,17 @@ TOOLS = {
 }
 
 
-def quantize(name: str, python: Path, model: Path, arrays: Path, out: Path, *, task: str = "other") -> dict[str, Any]:
-    """Run a tool on a model; `task` is `Network.task`.
+def quantize(
+    name: str,
+    python: Path,
+    model: Path,
+    arrays: Path,
+    out: Path,
+    *,
+    task: str = "other",
+    int8: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Run a tool on a model; `task` is `Network.task`, `int8` what is set besides in Octavo's block of that name.
 
     Returns:
         Per step `seconds` and `peak_mib` of its process, and `versions`; or `failed`: the last line of what it said.
@@ -101,6 +122,7 @@ def quantize(name: str, python: Path, model: Path, arrays: Path, out: Path, *, t
         environment["PYTHONPATH"] = str(ROOT)
     with tempfile.TemporaryDirectory() as folder:
         places = {"model": str(model), "arrays": str(arrays), "out": str(out), "work": folder, "task": task}
+        places["int8"] = json.dumps({**TOOLS[name].int8, **(int8 or {})})
         for step, pattern in TOOLS[name].steps.items():
             report = Path(folder) / f"{step}.json"
             arguments = [part.format(**places) for part in pattern]
@@ -125,6 +147,8 @@ def compare(
     limit: int | None = None,
     rounds: int = 40,
     openvino: Path | None = None,
+    views: Sequence[View] = VIEWS[:1],
+    int8: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Quantize one network with every tool and judge the results.
 
@@ -133,7 +157,8 @@ def compare(
         tools: name in `TOOLS` to interpreter.
         out: a folder for the ONNX files.
         samples: calibration images at most.
-        limit, rounds, openvino: see `measure.judge`.
+        limit, rounds, openvino, views: see `measure.judge`.
+        int8: what is set in Octavo's `int8` block.
 
     Returns:
         `fp32`, then each tool, to figures (`measure.judge`) and `cost` (`quantize`); or `failed`.
@@ -149,13 +174,15 @@ def compare(
             made = out / f"{name}.onnx"
             made.unlink(missing_ok=True)
             with working(f"{chosen.name}: {name}"):
-                costs[name] = quantize(name, python, chosen.file.absolute(), Path(folder), made.absolute(), task=chosen.task)
+                costs[name] = quantize(
+                    name, python, chosen.file.absolute(), Path(folder), made.absolute(), task=chosen.task, int8=int8
+                )
                 if "failed" not in costs[name]:
                     costs[name] |= _runs(made, tensors[0])
             if "failed" in costs[name]:
                 say(f"{chosen.name}: {name} failed: {costs[name]['failed']}")
     variants = {name: out / f"{name}.onnx" for name, cost in costs.items() if "failed" not in cost}
-    judged = judge(chosen, variants, limit=limit, rounds=rounds, openvino=openvino)
+    judged = judge(chosen, variants, limit=limit, rounds=rounds, openvino=openvino, views=views)
     for name in (FP32, *tools):
         cost = costs.get(name, {})
         results[name] = {"failed": cost["failed"]} if "failed" in cost else judged[name] | ({"cost": cost} if cost else {})
@@ -200,6 +227,16 @@ def _names(text: str, known: Sequence[str], option: str) -> list[str]:
     return names
 
 
+def _settings(text: str) -> dict[str, Any]:
+    """An `int8` block; what is wrong with it, in params.yaml's own words."""
+    try:
+        found = yaml.safe_load(text)
+        Int8.model_validate(found)
+    except (yaml.YAMLError, ValidationError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return found
+
+
 def main() -> None:
     """Parse, compare each network, write the table after each."""
     arguments = parser(__doc__)
@@ -208,6 +245,9 @@ def main() -> None:
     )
     arguments.add_argument("--tools", default=",".join(TOOLS), metavar="A,B", help=f"of: {', '.join(TOOLS)} (default: all)")
     arguments.add_argument("--samples", type=int, default=CALIBRATION, help=f"calibration images (default: {CALIBRATION})")
+    arguments.add_argument(
+        "--int8", type=_settings, default={}, metavar="YAML", help="settings of Octavo's int8 block (default: none)"
+    )
     arguments.add_argument("--out", type=Path, required=True, help="folder for the tables and the ONNX files")
     for name, tool in TOOLS.items():
         if tool.environment:
@@ -221,6 +261,8 @@ def main() -> None:
     chosen = [network(name, given.data, given.models) for name in wanted]
     given.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"host": fingerprint(), "versions": versions(), "samples": given.samples, "networks": {}}
+    views = chosen_views(given.views)
+    record |= {"views": len(views), "int8": given.int8}
     for each in chosen:
         record["networks"][each.name] = compare(
             each,
@@ -230,6 +272,8 @@ def main() -> None:
             limit=given.limit,
             rounds=given.rounds,
             openvino=given.openvino_python,
+            views=views,
+            int8=given.int8,
         )
         write_json(given.out / "peers.json", record)
         write_text(given.out / "peers.md", markdown(record))

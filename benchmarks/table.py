@@ -65,6 +65,12 @@ def _cost(row: Mapping[str, Any], key: str) -> str:
     return " + ".join(text.format(step[key]) for step in steps if step) or "-"
 
 
+def _views(record: Mapping[str, Any]) -> str:
+    """What the command line changed of what is measured, and of Octavo's settings."""
+    text = f"Each photo in {record['views']} views. " if record.get("views", 1) > 1 else ""
+    return text + (f"Octavo with `int8: {record['int8']}`. " if record.get("int8") else "")
+
+
 def _footnote(record: Mapping[str, Any], rows: list[tuple[str, str, Mapping[str, Any]]], default: bool, openvino: bool) -> str:
     host = record["host"]
     versions = dict(record["versions"])
@@ -74,6 +80,7 @@ def _footnote(record: Mapping[str, Any], rows: list[tuple[str, str, Mapping[str,
         f"Host {host['id']}: {host['cpu']}, {host['cores']} cores, VNNI: {'yes' if host['vnni'] else 'no'}; 2 threads, batch 1. "
         f"{record['samples']} calibration images at most. Speed: FP32's median latency over the variant's, interleaved. "
     )
+    text += _views(record)
     if default:
         text += (
             "This CPU lacks VNNI: `speed` is that of exact kernels (`session.x64quantprecision`), with which the other figures "

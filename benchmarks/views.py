@@ -7,13 +7,14 @@ NanoDet-m).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.images.objects import Objects
 
-__all__ = ["VIEWS", "View"]
+__all__ = ["VIEWS", "View", "chosen_views"]
 
 # What lies outside the photo: the grey that letterboxes have.
 _PAD = 114
@@ -77,3 +78,8 @@ VIEWS = (
     View(gain=0.75),
     View((0.0, 0.05, 0.85, 1.0), mirrored=True, gain=1.15),
 )
+
+
+def chosen_views(all_of_them: bool) -> Sequence[View]:
+    """What `--views` asks for: all, or the photo as it is."""
+    return VIEWS if all_of_them else VIEWS[:1]

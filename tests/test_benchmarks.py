@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import CLASSES, ROOT, small_network, write_images
+from onnx import numpy_helper
 from PIL import Image
 
 import compare
@@ -152,6 +153,28 @@ def test_ours_and_onnx_runtime_on_a_small_network(tiny, tmp_path):
     table = peers.markdown(json.loads(json.dumps(record)))
     assert [line.split("|")[2].strip() for line in table.splitlines()[2:6]] == [FP32, *names]
     assert len({line.count("|") for line in table.splitlines() if line.startswith("|")}) == 1
+
+
+def test_settings_of_octavo_reach_its_quantizer_and_the_table(tiny, tmp_path):
+    int8 = {"symmetric": True, "repair": False}
+    results = peers.compare(tiny, {"ours": Path(sys.executable)}, tmp_path, samples=8, limit=2, rounds=0, int8=int8)
+    graph = onnx.load(tmp_path / "ours.onnx").graph
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    zeros = {int(constants[node.input[2]].flat[0]) for node in graph.node if node.op_type == "QuantizeLinear"}
+    assert zeros == {128}
+    record = {"host": peers.fingerprint(), "versions": {}, "samples": 8, "networks": {"tiny": results}}
+    assert "`int8: {'symmetric': True, 'repair': False}`" in peers.markdown(record | {"int8": int8})
+    assert "in 8 views" in peers.markdown(record | {"views": 8})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("{fidelty: 24}", "fidelty"), ("{fidelity: high}", "fidelity"), ("{a: [", "while parsing")]
+)
+def test_settings_of_octavo_that_it_does_not_know(given, said, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--out", "none", "--int8", given])
+    with pytest.raises(SystemExit):
+        peers.main()
+    assert said in capsys.readouterr().err
 
 
 def test_a_tool_that_fails_is_a_row_of_the_table(tiny, tmp_path):

@@ -1,7 +1,9 @@
 """Octavo, as its stages call it, in two processes as they are.
 
 calibrate MODEL.onnx FOLDER_OF_NPY WORK_FOLDER REPORT.json
-quantize  WORK_FOLDER FOLDER_OF_NPY TASK TARGET OUT.onnx REPORT.json
+quantize  WORK_FOLDER FOLDER_OF_NPY TASK INT8 OUT.onnx REPORT.json
+
+INT8 is the block of that name in params.yaml, as JSON: `{}`, or what is set in it.
 """
 
 import sys
@@ -32,13 +34,13 @@ def calibrate(model: str, arrays: str, work: str) -> None:
     statistics.save(Path(work) / "calibration")
 
 
-def quantize(work: str, arrays: str, task: str, target: str, out: str) -> None:
-    """The quantize_int8 stage with nothing set but the target; a task of another name than `embedding` changes nothing."""
+def quantize(work: str, arrays: str, task: str, int8: str, out: str) -> None:
+    """The quantize_int8 stage; a task of another name than `embedding` changes nothing."""
     graph, statistics = load(Path(work) / "fp32.onnx"), Statistics.load(Path(work) / "calibration")
     feeds = list(Arrays(arrays, image_input(graph, None).name))
     held_out = [feed for place, feed in enumerate(feeds) if _held_out(place)]
     counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
-    recipe = Int8(target=target).of_task(task)
+    recipe = Int8.model_validate_json(int8).of_task(task)
     save(quantize_static(graph, statistics, recipe, Images(counted[:CALIBRATION], held_out[:HELD_OUT])).model, out)
 
 
