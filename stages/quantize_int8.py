@@ -73,6 +73,7 @@ def main() -> None:
                 sizes=(manifest["bytes"], model_bytes(temporary)),
                 classes=manifest["task"]["name"] in ("classification", "segmentation"),
             )
+            made["warnings"] = [*result.warnings(repair=spec.int8.repair), *made["warnings"]]
             written = write_manifest(
                 temporary,
                 name=chosen.model,

@@ -1,4 +1,4 @@
-"""FoldConstantsPass and FoldPadPass: what is known before the graph runs is computed, padding is left to what can pad itself."""
+"""What is known before the graph runs is computed, what nobody takes out again is not, padding is left to what can pad itself."""
 
 import numpy as np
 import onnx
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from octavo.graph.clean import clean
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
+from octavo.graph.passes.pick_part import PickPartPass
 
 GENERATOR = np.random.default_rng(23)
 IMAGE = {"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)}
@@ -220,3 +221,75 @@ def test_a_pad_with_axes_folds():
     model = network(nodes, {"pads": np.array([1, 2]), "axes": np.array([-1]), "w": weights}, ["y"])
     assert alike(model, FoldPadPass()) == ["Conv"]
     assert next(iter(model.graph)).attributes["pads"].as_ints() == (0, 1, 0, 2)
+
+
+def stacked(count: int, index: object, *, axis: int = 1, named: bool = False) -> ir.Model:
+    """Heads of `count` layers stacked as a decoder of queries does it, and one of them taken out again."""
+    nodes, tensors = [], {"axes": np.array([axis]), "index": np.asarray(index)}
+    for place in range(count):
+        tensors[f"w{place}"] = GENERATOR.standard_normal((16, 4)).astype(np.float32)
+        nodes.append(oh.make_node("MatMul", ["x", f"w{place}"], [f"head{place}"], f"head{place}"))
+        nodes.append(oh.make_node("Unsqueeze", [f"head{place}", "axes"], [f"layer{place}"], f"layer{place}"))
+    nodes.append(oh.make_node("Concat", [f"layer{place}" for place in range(count)], ["all"], "stack", axis=axis))
+    nodes.append(oh.make_node("Gather", ["all", "index"], ["y" if named else "last"], "take", axis=axis))
+    return network([*nodes, *([] if named else [oh.make_node("Sigmoid", ["last"], ["y"], "scores")])], tensors, ["y"])
+
+
+@pytest.mark.parametrize("index", [-1, 2, 0])
+def test_heads_of_layers_that_do_not_answer_are_not_computed(index):
+    model = stacked(3, index)
+    feeds = {**IMAGE}
+    wanted = run(model, feeds, optimization="off")
+    clean(model, 17)
+    assert ops(model) == ["MatMul", "Sigmoid"]
+    assert next(iter(model.graph)).name == f"head{index % 3}"
+    np.testing.assert_array_equal(run(model, feeds, optimization="off")["y"], wanted["y"])
+
+
+def test_an_output_of_the_graph_keeps_its_node_and_its_name():
+    model = stacked(3, -1, named=True)
+    wanted = run(model, IMAGE, optimization="off")["y"]
+    clean(model, 17)
+    assert ops(model) == ["MatMul", "Unsqueeze", "Gather"]
+    np.testing.assert_array_equal(run(model, IMAGE, optimization="off")["y"], wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    axis=st.sampled_from([1, -3, 3, -1]),
+    data=st.data(),
+)
+def test_places_are_looked_up_in_the_part_that_has_them(sizes, axis, data):
+    """The parts are slices of x; whatever is taken, the answer is that of the whole."""
+    total = sum(sizes)
+    index = data.draw(st.one_of(st.integers(-total, total - 1), st.lists(st.integers(-total, total - 1), min_size=1, max_size=3)))
+    nodes, tensors = [], {"index": np.array(index), "axes": np.array([axis]), "zero": np.array([0])}
+    for place, size in enumerate(sizes):
+        tensors[f"end{place}"] = np.array([size])
+        gain = tensors.setdefault(f"gain{place}", np.float32(place + 1))
+        assert gain.ndim == 0
+        nodes.append(oh.make_node("Slice", ["x", "zero", f"end{place}", "axes"], [f"cut{place}"], f"cut{place}"))
+        nodes.append(oh.make_node("Mul", [f"cut{place}", f"gain{place}"], [f"part{place}"], f"part{place}"))
+    nodes.append(oh.make_node("Concat", [f"part{place}" for place in range(len(sizes))], ["all"], "join", axis=axis))
+    nodes.append(oh.make_node("Gather", ["all", "index"], ["y"], "take", axis=axis % 4))
+    model = network(nodes, tensors, ["y"])
+    wanted = np.array(index).reshape(-1) % total
+    one_part = len(set(np.searchsorted(np.cumsum(sizes), wanted, side="right"))) == 1
+    if one_part:
+        assert "Concat" not in alike(model, PickPartPass())
+    else:
+        assert not PickPartPass()(model).modified
+
+
+def test_another_axis_and_another_reader_keep_the_concat():
+    nodes = [
+        oh.make_node("Relu", ["x"], ["a"], "a"),
+        oh.make_node("Sigmoid", ["x"], ["b"], "b"),
+        oh.make_node("Concat", ["a", "b"], ["all"], "join", axis=1),
+        oh.make_node("Gather", ["all", "index"], ["y"], "take", axis=2),
+    ]
+    assert not PickPartPass()(network(nodes, {"index": np.int64(1)}, ["y"])).modified
+    nodes[-1] = oh.make_node("Gather", ["all", "index"], ["y"], "take", axis=1)
+    nodes.append(oh.make_node("Neg", ["all"], ["z"], "other"))
+    assert "Concat" in alike(network(nodes, {"index": np.int64(1)}, ["y", "z"]), PickPartPass())

@@ -12,6 +12,7 @@ from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.pick_part import PickPartPass
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
 
@@ -24,7 +25,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     1. its opset is at least `opset`, and its IR version one that this opset needs;
     2. its inputs are what a caller feeds: no initializer is among them;
     3. its constants are initializers, its functions inlined, and what is computed from constants or known sizes alone is computed;
-       no Identity, no Dropout and no unused node is left but those that outputs need;
+       no Identity, no Dropout and no unused node is left but those that outputs need, no part of a Concat is made that nobody takes
+       out of it again;
     4. every node has a name of its own;
     5. no Pad stands before a Conv or MaxPool that can pad itself;
     6. no weight is so small that float32 results do not depend on it, which makes some CPUs ten times as slow;
@@ -62,6 +64,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     folding(model)
     if folding.problem:
         notes.append(f"constant folding stopped early: {folding.problem}")
+    PickPartPass()(model)
     with captured_logs():
         common.IdentityEliminationPass()(model)
         common.RemoveUnusedNodesPass()(model)

@@ -87,6 +87,10 @@ class Placing:
     def repaired(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
         """The fastest placement that measures well enough, or else the one that measures best.
 
+        Where none does, weights that were fitted to what their layers read in FP32 are rounded to nearest, and placements are
+        looked for once more: behind other roundings fitted weights may be the worse ones. An RT-DETRv2 with random weights, whose
+        features hardly vary, stopped at 10.9 of 20 dB with them.
+
         Args:
             start: as `fastest` gives it.
             noise: of `start`, as measured.
@@ -97,6 +101,19 @@ class Placing:
         Returns:
             Noise as measured, and the plan.
         """
+        best = self._search(start, noise, judge, alone, wanted)
+        plain = self.draft.unfitted()
+        if best[0] <= wanted or plain is None:
+            return best
+        fitted, self.draft = self.draft, plain
+        other = self._search(start, noise, judge, alone, wanted)
+        if other[0] < best[0]:
+            return other
+        self.draft = fitted
+        return best
+
+    def _search(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
+        """`repaired` with the draft as it is."""
         trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
         before = trade.noise_of(self.first)
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]

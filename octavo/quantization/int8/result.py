@@ -31,3 +31,11 @@ class Int8Result:
     measured: dict[str, object] = field(default_factory=dict)
     costs: CostTable | None = None
     alone: list[dict[str, object]] = field(default_factory=list)
+
+    def warnings(self, *, repair: bool) -> list[str]:
+        """What a user should know of the choices; `repair`: whether layers might go back to float."""
+        reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
+        if reached is None or wanted is None or reached >= wanted:
+            return []
+        why = "no placement with INT8 in it measured better" if repair else "`repair: false` gives no layer back to float"
+        return [f"{reached} dB at the heads on held-out images, where `fidelity` asks for {wanted}: {why}"]
