@@ -139,12 +139,14 @@ def test_weights_fitted_to_other_inputs_are_given_up_where_no_placement_with_the
     noise = judge.judge(fitted.written(fitted.plan(), ["y"]))
     assert noise > 100 * wanted
     placing = Placing(fitted, whole, prices)
+    placing.stored = {"stem", "depth"}
     found, plan = placing.repaired(fitted.plan(), noise, judge, alone, wanted)
     assert found <= wanted
     assert plan.codes
     assert judge.judge(placing.draft.written(plan, ["y"])) == pytest.approx(found)
     for name, code in plan.codes.items():
         np.testing.assert_array_equal(code.scale, whole.codes[name].scale)
+    assert not plan.stored
 
 
 @pytest.mark.parametrize(
