@@ -124,31 +124,6 @@ def test_repair_gives_back_what_is_needed_and_says_so(fidelity):
     assert sum(decision.precision == "int8" for decision in result.decisions) > 0
 
 
-def test_weights_fitted_to_other_inputs_are_given_up_where_no_placement_with_them_is_good():
-    model = prepared(uneven())
-    plain = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
-    whole, judge = plain.plan(), Judge(model, ["y"], HELD_OUT)
-    prices = estimated(plain.units)
-    alone = Placing(plain, whole, prices).alone(judge)
-    wanted = judge.judge(plain.written(whole, ["y"])) / 4
-    reached, _ = Placing(plain, whole, prices).repaired(whole, wanted * 4, judge, alone, wanted)
-    assert reached <= wanted
-    # What `alone` tells of is not what these make: each layer puts out a fifth too much.
-    wrong = {name: replace(code, scale=code.scale * np.float32(1.2)) for name, code in whole.codes.items()}
-    fitted = plain.with_choices({}, wrong)
-    noise = judge.judge(fitted.written(fitted.plan(), ["y"]))
-    assert noise > 100 * wanted
-    placing = Placing(fitted, whole, prices)
-    placing.stored = {"stem", "depth"}
-    found, plan = placing.repaired(fitted.plan(), noise, judge, alone, wanted)
-    assert found <= wanted
-    assert plan.codes
-    assert judge.judge(placing.draft.written(plan, ["y"])) == pytest.approx(found)
-    for name, code in plan.codes.items():
-        np.testing.assert_array_equal(code.scale, whole.codes[name].scale)
-    assert not plan.stored
-
-
 @pytest.mark.parametrize(
     ("recipe", "said"), [({"repair": False}, "`repair: false` gives no layer back"), ({}, "no placement with INT8")]
 )

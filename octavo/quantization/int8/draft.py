@@ -167,10 +167,6 @@ class Draft:
         other._scales, other._codes = dict(scales), dict(codes)
         return other
 
-    def unfitted(self) -> Draft | None:
-        """The same draft with its layers' weights rounded to nearest; None where they are."""
-        return self.with_choices(self._scales, {}) if self._codes else None
-
     def equalized_by(self, exponents: Mapping[str, float], most: int | None = None) -> Draft:
         """The same draft with channels equalized, and nothing taken as given; it looks at `most` samples where not at all."""
         samples = self.samples[:most]

@@ -43,7 +43,6 @@ class Placing:
         self.first = set(whole.int8)
         self.chained = draft.target.layout == "kernels"
         self.stored: set[str] = set()
-        self._without_stored = prices
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -88,11 +87,6 @@ class Placing:
     def repaired(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
         """The fastest placement that measures well enough, or else the one that measures best.
 
-        Where none does, placements are looked for once more with weights rounded to nearest, and float32 in float layers: behind
-        other roundings, weights that were fitted to what their layers read in FP32 may be the worse ones, and so may those that
-        float layers keep as int8 in the file. An RT-DETRv2 with random weights, whose features hardly vary, stopped at 10.9 of
-        20 dB with both; the same layers with neither come to 27.
-
         Args:
             start: as `fastest` gives it.
             noise: of `start`, as measured.
@@ -103,20 +97,6 @@ class Placing:
         Returns:
             Noise as measured, and the plan.
         """
-        best = self._search(start, noise, judge, alone, wanted)
-        plain = self.draft.unfitted() or self.draft
-        if best[0] <= wanted or (plain is self.draft and not self.stored):
-            return best
-        before = self.draft, self.stored, self.prices
-        self.draft, self.stored, self.prices = plain, set(), self._without_stored
-        other = self._search(start, noise, judge, alone, wanted)
-        if other[0] < best[0]:
-            return other
-        self.draft, self.stored, self.prices = before
-        return best
-
-    def _search(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
-        """`repaired` with the draft as it is."""
         trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
         before = trade.noise_of(self.first)
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]
