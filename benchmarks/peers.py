@@ -70,20 +70,20 @@ class Tool:
 _ONE_STEP = {"quantize": ("{model}", "{arrays}", "{out}")}
 
 
-def _ours(target: str) -> Tool:
+def _ours(**int8: Any) -> Tool:
     return Tool(
         {
             "calibrate": ("calibrate", "{model}", "{arrays}", "{work}"),
             "quantize": ("quantize", "{work}", "{arrays}", "{task}", "{int8}", "{out}"),
         },
         "quantize_ours.py",
-        int8={"target": target},
+        int8=int8,
     )
 
 
 TOOLS = {
-    "ours": _ours("cpu"),
-    "ours-openvino": _ours("openvino"),
+    "ours": _ours(),
+    "ours-openvino": _ours(target="openvino"),
     "ort": Tool(_ONE_STEP, "quantize_ort.py"),
     "nncf": Tool(
         _ONE_STEP,
@@ -122,7 +122,7 @@ def quantize(
         environment["PYTHONPATH"] = str(ROOT)
     with tempfile.TemporaryDirectory() as folder:
         places = {"model": str(model), "arrays": str(arrays), "out": str(out), "work": folder, "task": task}
-        places["int8"] = json.dumps({**TOOLS[name].int8, **(int8 or {})})
+        places["int8"] = json.dumps({**(int8 or {}), **TOOLS[name].int8})
         for step, pattern in TOOLS[name].steps.items():
             report = Path(folder) / f"{step}.json"
             arguments = [part.format(**places) for part in pattern]
