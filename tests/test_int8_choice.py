@@ -189,6 +189,50 @@ def test_one_move_is_made_where_one_is_enough():
     assert any(decision.reason.startswith("repair:") for decision in result.decisions)
 
 
+def rare(random: np.random.Generator) -> ir.Model:
+    """Two branches: one of what the first two channels have in common, one of what tells them apart."""
+    he = partial(graphs.he, random)
+    difference = np.zeros((8, 3, 1, 1), np.float32)
+    difference[:, 0], difference[:, 1] = 1, -1
+    tensors = {"seldom": difference, "usual": he(8, 3, 3, 3), "seldom.head": he(8, 8, 1, 1), "usual.head": he(8, 8, 1, 1)}
+    nodes = []
+    for branch, pads in (("seldom", [0] * 4), ("usual", [1] * 4)):
+        nodes += [
+            oh.make_node("Conv", ["x", branch], [branch[0]], branch, pads=pads),
+            oh.make_node("Relu", [branch[0]], [f"{branch[0]}r"], f"{branch}.act"),
+            oh.make_node("Conv", [f"{branch[0]}r", f"{branch}.head"], [f"{branch[0]}y"], f"{branch}.head"),
+        ]
+    return network(nodes, tensors, ["sy", "uy"])
+
+
+def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges():
+    def image(apart: float) -> dict[str, np.ndarray]:
+        grey, colour = (random.standard_normal((1, channels, 16, 16)).astype(np.float32) for channels in (1, 3))
+        return {"x": grey + np.float32(apart) * colour}
+
+    random = np.random.default_rng(31)
+    model, counted, held_out = rare(random), [image(0.1) for _ in range(8)], [image(0.1) for _ in range(16)]
+    # More of them than single roundings are measured on, and none of the first.
+    held_out[-2] = image(1.0)
+    statistics = graphs.statistics_of(model, counted)
+    recipe = Int8(method="minmax", fidelity=25.0, placement="all")
+    result = quantize_static(model, statistics, recipe, Images(counted, held_out))
+    assert result.measured["all_int8_db"] < 15
+    assert result.measured["db"] >= 25
+    assert {one.node for one in result.decisions if one.precision == "int8"} >= {"usual", "usual.head"}
+
+    ready = prepared(model)
+    draft = Draft(ready, statistics, recipe, {}, counted)
+    plan, judge = draft.plan(), Judge(ready, [value.name for value in heads_of(draft.units)], held_out)
+    quantized = draft.written(plan, judge.heads)
+    by_image = judge.noise_by_image(run(quantized, feeds) for feeds in held_out)
+    assert judge.judge(quantized) == pytest.approx(np.mean(by_image))
+    assert int(np.argmax(by_image)) == 14
+    ordered = judge.worst_first(quantized)
+    assert ordered[0] is held_out[14]
+    assert sorted(map(id, ordered)) == sorted(map(id, held_out))
+
+
 def test_noise_of_single_roundings_adds_up_to_that_of_the_network():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax", correction="none"), {}, CALIBRATION)

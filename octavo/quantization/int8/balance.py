@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.judge import Judge
-from octavo.quantization.int8.sensitivity import joint_noise, worth_measuring
+from octavo.quantization.int8.sensitivity import images_worth, joint_noise
 from octavo.quantization.int8.streams import Stream, streams_of
 
 __all__ = ["balanced"]
@@ -33,11 +33,11 @@ def balanced(draft: Draft, plan: Plan, judge: Judge) -> Draft | None:
     streams = [stream for stream in streams_of(draft.model, draft.units) if any(v.name in plan.scales for v in stream.tensors)]
     if not streams:
         return None
-    samples = worth_measuring(draft.model, len(streams) * (len(EXPONENTS) + 1), judge.samples)
+    count = images_worth(draft.model, len(streams) * (len(EXPONENTS) + 1), len(judge.samples))
 
     def noise(draft: Draft, plan: Plan, streams: list[Stream]) -> list[float]:
         together = [([value.name for value in stream.tensors], [unit.main.name for unit in stream.takers]) for stream in streams]
-        return joint_noise(draft.model, plan, judge, samples, together)
+        return joint_noise(draft.model, plan, judge, judge.samples[:count], together)
 
     measured = dict(zip(streams, noise(draft, plan, streams), strict=True))
     least = {stream: own * _WORTH for stream, own in measured.items() if own > _SMALL * sum(measured.values())}

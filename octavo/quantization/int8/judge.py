@@ -6,7 +6,7 @@ drown the scores. Each channel of a head counts alike: its noise is held against
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 
 import numpy as np
@@ -72,25 +72,37 @@ class Judge:
         return [{name: value.copy() for name, value in session.run(feeds).items()} for feeds in self.samples]
 
     def noise(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
-        """Mean noise-to-signal ratio over heads and channels.
+        """Mean noise-to-signal ratio over images, heads and channels.
 
         Args:
             results: the heads on the first `len(results)` samples.
         """
-        ratios = []
-        for name in self.heads:
-            axis = self._axis(name)
-            error = 0.0
-            for wanted, got in zip(self._true, results, strict=False):
+        return float(np.mean(self.noise_by_image(results)))
+
+    def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
+        """Mean noise-to-signal ratio over heads and channels, of each image: what `noise` is the mean of."""
+        by_image = []
+        for wanted, got in zip(self._true, results, strict=False):
+            ratios = []
+            for name in self.heads:
+                axis = self._axis(name)
                 difference = np.square(wanted[name].astype(np.float64) - got[name])
-                error = error + difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
-            ratios.append(float(np.mean(error / len(results) / self._power[name])))
-        return float(np.mean(ratios))
+                error = difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
+                ratios.append(float(np.mean(error / self._power[name])))
+            by_image.append(float(np.mean(ratios)))
+        return by_image
 
     def judge(self, quantized: ir.Model) -> float:
         """Noise of a graph that puts out the heads, on all samples."""
         session = Session(as_bytes(quantized))
         return self.noise([session.run(feeds, self.heads) for feeds in self.samples])
+
+    def worst_first(self, quantized: ir.Model) -> list[Mapping[str, np.ndarray]]:
+        """All samples, those first on which a graph that puts out the heads makes the most noise."""
+        session = Session(as_bytes(quantized))
+        noise = self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
+        order = sorted(range(len(noise)), key=noise.__getitem__, reverse=True)
+        return [self.samples[place] for place in order]
 
     def _axis(self, name: str) -> int:
         rank = self._true[0][name].ndim

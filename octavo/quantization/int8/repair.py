@@ -12,7 +12,7 @@ from functools import cache
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.price import Prices
-from octavo.quantization.int8.sensitivity import noise_of, worth_measuring
+from octavo.quantization.int8.sensitivity import images_worth, noise_of
 from octavo.quantization.int8.stored import WORTH
 from octavo.quantization.int8.trade import Noise, Trade
 from octavo.quantization.int8.units import Unit
@@ -59,9 +59,15 @@ class Placing:
         return plan
 
     def alone(self, judge: Judge) -> Noise:
-        """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 8."""
-        model, roundings = self.draft.model, len(self.whole.scales) + len(self.whole.codes)
-        return noise_of(model, self.whole, judge, worth_measuring(model, roundings, judge.samples))
+        """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 8.
+
+        Of images ordered by how much noise `whole` makes on them they are taken evenly, from the worst on. One whose values leave
+        the ranges can make most of all noise (RT-DETRv2: -2 dB, where 15 others have 20 and more), and repair could not know
+        which layers it is that fail there; the worst alone would have others pay (NanoDet-m, 24 dB: priced 8 % higher).
+        """
+        ranked = judge.worst_first(self.draft.written(self.whole, judge.heads))
+        count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), len(ranked))
+        return noise_of(self.draft.model, self.whole, judge, [ranked[place * len(ranked) // count] for place in range(count)])
 
     def store(self, alone: Noise, wanted: float) -> None:
         """Have layers keep int8 weights in the file where they are float: as many as make little noise by that.

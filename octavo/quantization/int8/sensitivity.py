@@ -24,7 +24,7 @@ from octavo.quantization.int8.units import CARRIERS, Unit
 from octavo.runtime.host import cores
 from octavo.runtime.tensors import images_within
 
-__all__ = ["joint_noise", "noise_of", "worth_measuring"]
+__all__ = ["images_worth", "joint_noise", "noise_of"]
 
 # Stretches at most, and roundings that are worth a session of their own.
 _STRETCHES, _ROUNDINGS = 12, 16
@@ -36,11 +36,9 @@ _WORK, _IMAGES = 160e9, 8
 _AT_ONCE = 4
 
 
-def worth_measuring(
-    model: ir.Model, roundings: int, samples: Sequence[Mapping[str, np.ndarray]]
-) -> Sequence[Mapping[str, np.ndarray]]:
-    """As many of these images as so many roundings can be measured on within a bound of work: 1 to 8."""
-    return samples[: images_within(model, _WORK / roundings, _IMAGES)]
+def images_worth(model: ir.Model, roundings: int, at_most: int) -> int:
+    """On how many images so many roundings can be measured within a bound of work: 1 to 8, and no more than there are."""
+    return images_within(model, _WORK / roundings, min(_IMAGES, at_most))
 
 
 def noise_of(
