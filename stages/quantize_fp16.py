@@ -17,7 +17,7 @@ from octavo.manifest import read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import as_records, left_out, summary
-from octavo.quantization.fp16 import quantize_fp16
+from octavo.quantization.fp16 import NOTHING_TO_CONVERT, quantize_fp16
 
 # Images on which overflow and loss are looked for.
 VERIFIED = 8
@@ -53,7 +53,7 @@ def main() -> None:
             temporary, name=chosen.model, variant="fp16", spec=spec, image_input=name, made=made, custom_ops=custom
         )
     for decision in decisions:
-        if decision.precision == "float":
+        if decision.precision == "float" and decision.reason not in NOTHING_TO_CONVERT:
             say(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}")
     share = written["bytes"] / manifest["bytes"]
     say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(decisions)}")

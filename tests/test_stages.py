@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.helper as oh
+import onnx.numpy_helper as onh
 import pytest
 import yaml
 from conftest import ROOT, project_params, small_network, write_images
@@ -252,6 +253,31 @@ class TestBadImages:
         extra.unlink()
         write_images(Path("images/validation/9"), 1, seed=99)
         refuse("validate", "labelled class 9, the model has classes 0..3")
+
+
+def test_fp16_names_the_nodes_that_stay_float32_and_not_those_that_compute_nothing_in_it(project):
+    network = small_network()
+    graph = network.graph
+    flat = [
+        oh.make_node("Shape", ["pooled"], ["sizes"], "sizes", end=1),
+        oh.make_node("Concat", ["sizes", "eight"], ["shape"], "shape", axis=0),
+        oh.make_node("Expand", ["row", "shape"], ["rows"], "rows"),
+        oh.make_node("Concat", ["pooled", "rows"], ["flat"], "flat", axis=1),
+    ]
+    graph.initializer.append(onh.from_array(np.array([8], np.int64), "eight"))
+    graph.initializer.append(onh.from_array(np.ones((1, 8), np.float32), "row"))
+    graph.initializer.append(onh.from_array(np.ones((4, 16), np.float32), "wide.weight"))
+    graph.node[-1].input[1] = "wide.weight"
+    graph.node[-1].input[0] = "flat"
+    for node in flat:
+        graph.node.insert(len(graph.node) - 1, node)
+    onnx.save(network, "small.onnx")
+    params(fp16={"keep_float": ["point"]})
+    succeed("export")
+    done = run("quantize_fp16")
+    kept = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("stays float32:")]
+    assert kept == ["point"], done.stdout
+    assert "float: 1 Concat, 1 Conv, 1 Shape" in done.stdout
 
 
 @pytest.mark.slow

@@ -14,12 +14,15 @@ import onnx_ir as ir
 from octavo.quantization.decisions import Decision
 from octavo.quantization.fp16.chains import guarded, index_chains, plain_moves
 from octavo.quantization.fp16.prepare import ONNX
-from octavo.quantization.fp16.schema import is_float, slots
+from octavo.quantization.fp16.schema import NO_FLOATS, is_float, slots
 from octavo.quantization.fp16.weights import SMALLEST, is_dead_weight, weight_fault
 
-__all__ = ["NodePlan", "decide", "make_plan"]
+__all__ = ["NOTHING_TO_CONVERT", "NodePlan", "decide", "make_plan"]
 
 CONVERTED = "its types admit float16"
+_AS_IT_COMES = "takes its input as it comes"
+# The reasons of nodes that compute nothing in float32, either.
+NOTHING_TO_CONVERT = frozenset({NO_FLOATS, _AS_IT_COMES})
 # Layers whose second input is multiplied with the data and summed.
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 # Inputs that are added to something float16 whose last place is at least 2^-24: a smaller addend is lost in that sum anyway, so
@@ -77,7 +80,7 @@ def make_plan(model: ir.Model, kept: Mapping[str, str], *, keep_io: bool) -> dic
         reason = found.refusal or _named(node, kept) or _own_fault(node) or _constants_fault(node, found.inputs, faults)
         plan[node] = _float(node, reason) if reason else NodePlan(found.inputs, found.outputs, _converted(node))
         if node.domain in ONNX and (node.op_type in READS_SHAPE or _leaves_float(node)):
-            plan[node] = replace(_float(node, reason or "takes its input as it comes"), as_it_comes=node.name not in kept)
+            plan[node] = replace(_float(node, reason or _AS_IT_COMES), as_it_comes=node.name not in kept)
     guards = [node for node in plan if not plan[node].half and _is_guard(node, faults)]
     for node, guard in guarded(model.graph, guards).items():
         if plan[node].half:

@@ -14,9 +14,10 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.quantization.fp16.prepare import ONNX
 
-__all__ = ["Slots", "is_control_flow", "is_float", "slots", "subgraphs"]
+__all__ = ["NO_FLOATS", "Slots", "is_control_flow", "is_float", "slots", "subgraphs"]
 
 HALF = "tensor(float16)"
+NO_FLOATS = "no float32 tensor"
 VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
 
@@ -61,7 +62,7 @@ def slots(node: ir.Node, opsets: dict[str, int]) -> Slots:
     inputs = _admitted(node.inputs, schema.inputs, allowed)
     outputs = _admitted(node.outputs, schema.outputs, allowed)
     if not any(inputs + outputs):
-        return _none(node, "schema allows no float16" if _touches_float(node) else "no float32 tensor")
+        return _none(node, "schema allows no float16" if _touches_float(node) else NO_FLOATS)
     return Slots(inputs, outputs)
 
 
