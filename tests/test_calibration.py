@@ -22,7 +22,7 @@ from octavo.calibration.ranges import METHODS, tensor_range
 from octavo.calibration.statistics import Statistics, TensorStatistics
 from octavo.errors import CalibrationError, ModelRunError, OutputError
 from octavo.params.grammar import Int8
-from octavo.runtime.tensors import float_activations, read_tensors
+from octavo.runtime.tensors import float_activations, open_groups, read_tensors
 
 FINITE = st.floats(-(2.0**40), 2.0**40, width=32)
 
@@ -593,6 +593,31 @@ class TestCollector:
         model = inferred(small_network())
         collect(model, feeds(1))
         assert [value.name for value in model.graph.outputs] == ["logits"]
+
+    def test_of_a_graph_only_what_leads_to_the_group_runs(self):
+        """`never` fails whenever it runs; what a subgraph reads from outside is no input of its node, and has to stay."""
+        branches = [
+            oh.make_graph([oh.make_node(op, ["pooled"], ["out"])], op, [], [oh.make_empty_tensor_value_info("out")])
+            for op in ("Neg", "Abs")
+        ]
+        network = small_network()
+        network.graph.initializer.append(onh.from_array(np.array(True), "yes"))
+        network.graph.initializer.append(onh.from_array(np.array([7, 7], np.int64), "seven"))
+        network.graph.node.extend(
+            [
+                oh.make_node("If", ["yes"], ["chosen"], "chosen", then_branch=branches[0], else_branch=branches[1]),
+                oh.make_node("Reshape", ["chosen", "seven"], ["never"], "never"),
+            ]
+        )
+        model = ir.from_proto(network)
+        groups = [["stem.relu"], ["chosen"], ["stem.relu", "pooled"]]
+        (_, sample), *_ = feeds(1)()
+        found = [group.read(sample) for group in open_groups(model, groups)]
+        assert [list(one) for one in found] == groups
+        np.testing.assert_array_equal(found[1]["chosen"], -found[2]["pooled"])
+        assert len(model.graph) == len(network.graph.node), "the model is left as it was"
+        with pytest.raises(ModelRunError, match="does not run"):
+            [group.read(sample) for group in open_groups(model, [["never"]])]
 
     def test_nan_no_images_and_unknown_tensors(self):
         broken = small_network(weights={"stem.bias": np.full(8, np.nan, np.float32)})

@@ -63,7 +63,7 @@ class Placing:
 
         Of images ordered by how much noise `whole` makes on them they are taken evenly, from the worst on. One whose values leave
         the ranges can make most of all noise (RT-DETRv2: -2 dB, where 15 others have 20 and more), and repair could not know
-        which layers it is that fail there; the worst alone would have others pay (NanoDet-m, 24 dB: priced 8 % higher).
+        which layers it is that fail there; the worst alone would have others pay (docs/int8.md).
         """
         ranked = judge.worst_first(self.draft.written(self.whole, judge.heads))
         count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), len(ranked))
