@@ -205,7 +205,7 @@ def rare(random: np.random.Generator) -> ir.Model:
     return network(nodes, tensors, ["sy", "uy"])
 
 
-def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges():
+def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkeypatch):
     def image(apart: float) -> dict[str, np.ndarray]:
         grey, colour = (random.standard_normal((1, channels, 16, 16)).astype(np.float32) for channels in (1, 3))
         return {"x": grey + np.float32(apart) * colour}
@@ -227,10 +227,15 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges():
     quantized = draft.written(plan, judge.heads)
     by_image = judge.noise_by_image(run(quantized, feeds) for feeds in held_out)
     assert judge.judge(quantized) == pytest.approx(np.mean(by_image))
+    assert judge.judge_by_image(quantized) == by_image
     assert int(np.argmax(by_image)) == 14
-    ordered = judge.worst_first(quantized)
-    assert ordered[0] is held_out[14]
-    assert sorted(map(id, ordered)) == sorted(map(id, held_out))
+    seen = []
+    monkeypatch.setattr(repair, "noise_of", lambda model, whole, judge, samples: seen.extend(samples))
+    Placing(draft, plan, estimated(draft.units)).alone(judge, by_image)
+    assert len(seen) == len(set(map(id, seen))) == 8
+    assert seen[0] is held_out[14]
+    noise = [by_image[next(place for place, one in enumerate(held_out) if one is image)] for image in seen]
+    assert noise == sorted(by_image, reverse=True)[::2]
 
 
 def test_noise_of_single_roundings_adds_up_to_that_of_the_network():
@@ -322,7 +327,7 @@ def test_noise_of_weights_stored_as_int8_stays_within_its_share():
     plan = draft.plan()
     judge = Judge(model, [value.name for value in heads_of(draft.units)], HELD_OUT)
     placing = Placing(draft, plan, estimated(draft.units))
-    alone = placing.alone(judge)
+    alone = placing.alone(judge, judge.judge_by_image(draft.written(plan, judge.heads)))
     wanted = 10 * sorted(alone.weights.values())[1] * 1.9
     placing.store(alone, wanted)
     made = sum(alone.weights[unit.name] for unit in plan.int8 if unit.main.name in placing.stored)

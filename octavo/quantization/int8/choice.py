@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.balance import balanced
@@ -26,10 +28,14 @@ _RISK = 10**0.1
 
 @dataclass
 class Chosen:
-    """The way that measures best, everything INT8; SQNR in dB of each way tried."""
+    """The way that measures best, everything INT8; SQNR in dB of each way tried.
+
+    `by_image` is the noise on each held-out image, `noise` their mean; without images none and 0.
+    """
 
     label: str
     noise: float
+    by_image: list[float]
     draft: Draft
     plan: Plan
     tried: dict[str, float]
@@ -57,11 +63,12 @@ def chosen_way(
 
     def attempt(label: str, draft: Draft, plan: Plan) -> None:
         nonlocal best
-        noise = judge.judge(draft.written(plan, judge.heads)) if judge is not None else 0.0
+        by_image = judge.judge_by_image(draft.written(plan, judge.heads)) if judge is not None else []
+        noise = float(np.mean(by_image)) if by_image else 0.0
         tried[label] = db_of(noise)
         riskier = best is not None and draft.growth and not best.draft.growth
         if best is None or noise * (_RISK if riskier else 1.0) < best.noise:
-            best = Chosen(label, noise, draft, plan, tried)
+            best = Chosen(label, noise, by_image, draft, plan, tried)
 
     for way in ways_of(recipe, maps=maps, measurable=judge is not None):
         draft = make(way)

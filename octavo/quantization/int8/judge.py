@@ -94,15 +94,12 @@ class Judge:
 
     def judge(self, quantized: ir.Model) -> float:
         """Noise of a graph that puts out the heads, on all samples."""
-        session = Session(as_bytes(quantized))
-        return self.noise([session.run(feeds, self.heads) for feeds in self.samples])
+        return float(np.mean(self.judge_by_image(quantized)))
 
-    def worst_first(self, quantized: ir.Model) -> list[Mapping[str, np.ndarray]]:
-        """All samples, those first on which a graph that puts out the heads makes the most noise."""
+    def judge_by_image(self, quantized: ir.Model) -> list[float]:
+        """Noise of a graph that puts out the heads, on each sample."""
         session = Session(as_bytes(quantized))
-        noise = self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
-        order = sorted(range(len(noise)), key=noise.__getitem__, reverse=True)
-        return [self.samples[place] for place in order]
+        return self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
 
     def _axis(self, name: str) -> int:
         rank = self._true[0][name].ndim

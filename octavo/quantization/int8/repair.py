@@ -7,6 +7,7 @@ are a little off, so the next ones before it are measured, too, where they come 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from octavo.quantization.int8.draft import Draft, Plan
@@ -58,16 +59,21 @@ class Placing:
         self.first = chosen
         return plan
 
-    def alone(self, judge: Judge) -> Noise:
+    def alone(self, judge: Judge, by_image: Sequence[float]) -> Noise:
         """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 8.
 
         Of images ordered by how much noise `whole` makes on them they are taken evenly, from the worst on. One whose values leave
         the ranges can make most of all noise (RT-DETRv2: -2 dB, where 15 others have 20 and more), and repair could not know
         which layers it is that fail there; the worst alone would have others pay (docs/int8.md).
+
+        Args:
+            judge: of the held-out images.
+            by_image: noise of `whole` on each of them.
         """
-        ranked = judge.worst_first(self.draft.written(self.whole, judge.heads))
+        ranked = sorted(range(len(by_image)), key=by_image.__getitem__, reverse=True)
         count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), len(ranked))
-        return noise_of(self.draft.model, self.whole, judge, [ranked[place * len(ranked) // count] for place in range(count)])
+        chosen = [judge.samples[ranked[place * len(ranked) // count]] for place in range(count)]
+        return noise_of(self.draft.model, self.whole, judge, chosen)
 
     def store(self, alone: Noise, wanted: float) -> None:
         """Have layers keep int8 weights in the file where they are float: as many as make little noise by that.
