@@ -226,8 +226,8 @@ def _written_to(folder: Path) -> Iterator[None]:
 def _drop_unneeded(graph: ir.Graph) -> None:
     """Remove nodes that no output needs, and weights that nothing reads then.
 
-    onnx-ir's RemoveUnusedNodesPass looks up every node's schema as well, for optional outputs: a fiftieth of EfficientNet-Lite0's
-    whole calibration.
+    onnx-ir's RemoveUnusedNodesPass looks up every node's schema as well, for optional outputs: 18 ms the first time in a process,
+    of the 1.4 s that EfficientNet-Lite0's calibration takes, against .5.
     """
     for node in reversed(graph):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):

@@ -64,7 +64,7 @@ class Placing:
 
         Of images ordered by how much noise `whole` makes on them they are taken evenly, from the worst on. One whose values leave
         the ranges can make most of all noise (RT-DETRv2: -2 dB, where 15 others have 20 and more), and repair could not know
-        which layers it is that fail there; the worst alone would have others pay (docs/int8.md).
+        which layers it is that fail there; the worst alone come out less even (docs/int8.md).
 
         Args:
             judge: of the held-out images.
