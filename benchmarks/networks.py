@@ -26,7 +26,7 @@ from octavo.runtime.session import Session
 from scorers import Classification, Detection, Embedding, Faces, Scorer, Segmentation
 from views import VIEWS, View
 
-__all__ = ["CALIBRATION", "NETWORKS", "Network", "network"]
+__all__ = ["CALIBRATION", "NETWORKS", "UNLESS_TOLD", "Network", "network"]
 
 # Images that ranges are measured on, unless said otherwise.
 CALIBRATION = 64
@@ -185,4 +185,9 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     "facedet_rfb": partial(_face, "facedet_rfb_320.onnx", _RFB, partial(Faces, (240, 320))),
     "efficientnet_lite0": partial(_classifier, _LITE0),
     "mobilenet_v2": partial(_classifier, _IMAGENET),
+}
+UNLESS_TOLD = list(NETWORKS)
+# Trained on COCO, weights under AGPL: `models/<name>.onnx` is ultralytics' own export (640x640), to be put there by hand.
+NETWORKS |= {
+    name: partial(_detector, f"{name}.onnx", _letterbox(640), 0.65) for name in ("yolov8n", "yolov10n", "yolo11n", "yolo26n")
 }

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from arguments import environment_path, parser
 from measure import FP32, judge, open_exact
-from networks import CALIBRATION, NETWORKS, Network, network
+from networks import CALIBRATION, NETWORKS, UNLESS_TOLD, Network, network
 from octavo import cli
 from octavo.errors import ModelRunError, ParamsError
 from octavo.files import read_json, write_json, write_text
@@ -241,7 +241,7 @@ def main() -> None:
     """Parse, compare each network, write the table after each."""
     arguments = parser(__doc__)
     arguments.add_argument(
-        "--networks", default=",".join(NETWORKS), metavar="A,B", help=f"of: {', '.join(NETWORKS)} (default: all)"
+        "--networks", default=",".join(UNLESS_TOLD), metavar="A,B", help=f"of: {', '.join(NETWORKS)} (default: %(default)s)"
     )
     arguments.add_argument("--tools", default=",".join(TOOLS), metavar="A,B", help=f"of: {', '.join(TOOLS)} (default: all)")
     arguments.add_argument("--samples", type=int, default=CALIBRATION, help=f"calibration images (default: {CALIBRATION})")
