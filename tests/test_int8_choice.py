@@ -67,6 +67,19 @@ def uneven(activation: str = "Relu", seed: int = 5) -> ir.Model:
     return network(nodes, tensors, ["y"])
 
 
+def maps(opset: int = 18) -> ir.Model:
+    """Conv, Relu, Conv, Sigmoid, Conv: a network that answers with a map."""
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body"),
+        oh.make_node("Sigmoid", ["b"], ["s"], "s"),
+        oh.make_node("Conv", ["s", "last"], ["y"], "last"),
+    ]
+    weights = {"stem": he(8, 3, 3, 3), "body": he(8, 8, 1, 1), "last": he(4, 8, 1, 1)}
+    return network(nodes, weights, ["y"], opset=opset)
+
+
 def statistics_of(model: ir.Model):
     return graphs.statistics_of(model, CALIBRATION)
 
@@ -534,15 +547,7 @@ def test_heads_are_the_last_weights_and_each_channel_of_a_map_has_its_own_scale(
 @pytest.mark.parametrize("opset", [17, 18, 21])
 def test_maps_are_quantized_in_every_opset_that_a_model_may_have(opset):
     """`peaks` measures what rounding shifts, by ReduceMean, whose axes moved from an attribute to an input in opset 18."""
-    nodes = [
-        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
-        oh.make_node("Relu", ["a"], ["r"], "r"),
-        oh.make_node("Conv", ["r", "body"], ["b"], "body"),
-        oh.make_node("Sigmoid", ["b"], ["s"], "s"),
-        oh.make_node("Conv", ["s", "last"], ["y"], "last"),
-    ]
-    weights = {"stem": he(8, 3, 3, 3), "body": he(8, 8, 1, 1), "last": he(4, 8, 1, 1)}
-    model = network(nodes, weights, ["y"], opset=opset)
+    model = maps(opset)
     result = quantize_static(model, statistics_of(model), Int8(placement="all"), IMAGES)
     assert result.measured["chosen"].startswith("peaks")
     assert result.measured["db"] > 20
@@ -553,3 +558,24 @@ def test_where_fidelity_is_reached_no_channel_is_equalized():
     result = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all", fidelity=15), IMAGES)
     assert set(result.measured["tried_db"]) == {"mse", "percentile"}
     assert result.measured["db"] >= 15
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "chosen"),
+    [(1.1, {}, "peaks, rounded"), (1.5, {}, "peaks"), (1.1, {"repair": False, "effort": "high"}, "peaks")],
+)
+def test_better_weights_are_taken_though_activations_hide_them_where_repair_follows(monkeypatch, more, settings, chosen):
+    first: list[float] = []
+    true = Judge.judge_by_image
+
+    def by_image(self, quantized):
+        if not first:
+            first.extend(true(self, quantized))
+            return list(first)
+        return [noise * more for noise in first]
+
+    monkeypatch.setattr(Judge, "judge_by_image", by_image)
+    model = maps()
+    result = quantize_static(model, statistics_of(model), Int8(placement="all", fidelity=60, **settings), IMAGES)
+    assert "peaks, rounded" in result.measured["tried_db"]
+    assert result.measured["chosen"] == chosen

@@ -17,7 +17,10 @@ from octavo.quantization.int8.draft import Draft, Feeds, Plan
 from octavo.quantization.int8.judge import Judge
 from octavo.quantization.int8.refinement import refined_codes
 
-__all__ = ["efforts"]
+__all__ = ["ROUNDED", "efforts"]
+
+# The step that changes codes of weights and biases alone.
+ROUNDED = "rounded"
 
 # Calibration images that ranges are tried on: heads that are one vector an image, and heads that are maps, of which each is many.
 _VECTORS, _MAPS = 8, 2
@@ -53,7 +56,7 @@ def efforts(
         per_channel=recipe.per_channel,
         correct=correct,
     )
-    yield "rounded", draft.with_choices({}, codes)
+    yield ROUNDED, draft.with_choices({}, codes)
     if ranges_given:
         return
     few = _MAPS if maps else _VECTORS
@@ -62,4 +65,4 @@ def efforts(
     if scales:
         # Codes hardly depend on how an input is cut: fitting them again measured no better (EfficientNet-Lite0 25.97 dB
         # against 26.27, MobileNetV2 23.94 against 24.00).
-        yield "rounded, ranges", draft.with_choices(scales, codes)
+        yield f"{ROUNDED}, ranges", draft.with_choices(scales, codes)

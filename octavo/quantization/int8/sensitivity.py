@@ -24,7 +24,7 @@ from octavo.quantization.int8.units import CARRIERS, Unit
 from octavo.runtime.host import cores
 from octavo.runtime.tensors import images_within
 
-__all__ = ["images_worth", "joint_noise", "noise_of"]
+__all__ = ["images_worth", "joint_noise", "noise_of", "weights_noise"]
 
 # Stretches at most, and roundings that are worth a session of their own.
 _STRETCHES, _ROUNDINGS = 12, 16
@@ -89,6 +89,11 @@ def joint_noise(
     ]
     found = iter(_measured(model, plan, judge, samples, [keys for keys in sets if keys]))
     return [next(found) if keys else 0.0 for keys in sets]
+
+
+def weights_noise(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mapping[str, np.ndarray]]) -> float:
+    """Noise of all rounded weights together, no tensor rounded; arguments as for `noise_of`."""
+    return joint_noise(model, plan, judge, samples, [((), plan.codes)])[0]
 
 
 def _measured(
