@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 __all__ = ["matched_rows", "rows_of"]
 
@@ -58,6 +57,9 @@ def matched_rows(expected: Outputs, got: Outputs) -> tuple[dict[str, np.ndarray]
         # |a - b|^2 without a rows x rows x columns array.
         squares = (mine**2).sum(1)[:, None] + (theirs**2).sum(1)[None] - 2 * mine @ theirs.T
         distance = distance + np.sqrt(np.maximum(squares, 0)) / max(mine.shape[1], 1) ** 0.5
+    # Half a second to import, and most stages' models choose no rows.
+    from scipy.optimize import linear_sum_assignment
+
     first, second = linear_sum_assignment(np.nan_to_num(distance, posinf=1e30))
     return (
         {name: np.take(value, first, axis) for name, value in expected.items()},
