@@ -12,11 +12,11 @@ import pytest
 from graphs import inferred
 
 from octavo.errors import QuantizationError
-from octavo.quantization.int8.costs import Borders, Cost, CostTable, is_static, signature
-from octavo.quantization.int8.measuring import measure
-from octavo.quantization.int8.placement import place
-from octavo.quantization.int8.specimens import variants_of
-from octavo.quantization.int8.units import units_of
+from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable, is_static, signature
+from octavo.quantization.int8.pricing.measuring import measure
+from octavo.quantization.int8.pricing.specimens import variants_of
+from octavo.quantization.int8.structure.placement import place
+from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.profiling import kernel_times
 
 

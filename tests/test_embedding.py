@@ -523,9 +523,9 @@ def test_pooled_features_are_held_to_the_vector_not_to_the_map():
     import onnx_ir as ir
     from graphs import inferred
 
-    from octavo.quantization.int8.judge import heads_of
-    from octavo.quantization.int8.placement import map_heads
-    from octavo.quantization.int8.units import units_of
+    from octavo.quantization.int8.noise.judge import heads_of
+    from octavo.quantization.int8.structure.placement import map_heads
+    from octavo.quantization.int8.structure.units import units_of
 
     def heads(*tail: onnx.NodeProto, output: str, shape: list[int]) -> tuple[list[str], dict[str, str]]:
         tensors = {"w": np.ones((4, 3, 3, 3), np.float32), "v": np.ones((5, 4, 1, 1), np.float32), "axes": np.array([-1, -2])}

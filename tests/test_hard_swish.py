@@ -17,8 +17,8 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import quantize_static
-from octavo.quantization.int8.measuring import measure
-from octavo.quantization.int8.units import affine_of, units_of
+from octavo.quantization.int8.pricing.measuring import measure
+from octavo.quantization.int8.structure.units import affine_of, units_of
 from octavo.runtime.kernels import optimized_nodes
 
 GENERATOR = np.random.default_rng(5)

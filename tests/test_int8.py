@@ -16,7 +16,7 @@ from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import summary
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
-from octavo.quantization.int8.correction import correct_biases, rounded_weights
+from octavo.quantization.int8.numbers.correction import correct_biases, rounded_weights
 from octavo.runtime.session import Session
 
 GENERATOR = np.random.default_rng(7)

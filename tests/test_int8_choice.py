@@ -18,17 +18,17 @@ from octavo.errors import QuantizationError
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, repair
-from octavo.quantization.int8.costs import Borders, Cost, CostTable
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.judge import Judge, heads_of
-from octavo.quantization.int8.placement import place
-from octavo.quantization.int8.price import Prices, estimated
+from octavo.quantization.int8.noise.judge import Judge, heads_of
+from octavo.quantization.int8.noise.sensitivity import noise_of
+from octavo.quantization.int8.numbers.shifts import own_shifts
+from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable
+from octavo.quantization.int8.pricing.price import Prices, estimated
+from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.repair import Placing
-from octavo.quantization.int8.sensitivity import noise_of
-from octavo.quantization.int8.shifts import own_shifts
-from octavo.quantization.int8.streams import streams_of
-from octavo.quantization.int8.trade import Noise, Trade
-from octavo.quantization.int8.units import units_of
+from octavo.quantization.int8.structure.placement import place
+from octavo.quantization.int8.structure.streams import streams_of
+from octavo.quantization.int8.structure.units import units_of
 
 GENERATOR = np.random.default_rng(5)
 FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]

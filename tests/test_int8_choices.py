@@ -17,7 +17,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16 import quantize_fp16
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
-from octavo.quantization.int8.emptiness import REASON
+from octavo.quantization.int8.structure.emptiness import REASON
 from octavo.runtime.session import Session
 
 GENERATOR = np.random.default_rng(5)
@@ -230,7 +230,7 @@ def crash_graph(op, shapes) -> bytes:
 
 @pytest.mark.parametrize(("other", "optimization", "dies"), [(1, "all", True), (4, "all", False), (1, "basic", False)])
 def test_onnx_runtime_still_crashes_there(tmp_path, other, optimization, dies):
-    """When this fails for (1, all), ONNX Runtime is mended and `octavo.quantization.int8.emptiness` can go."""
+    """When this fails for (1, all), ONNX Runtime is mended and `octavo.quantization.int8.structure.emptiness` can go."""
     (tmp_path / "m.onnx").write_bytes(crash_graph("Mul", (["n", 4], ["m", other])))
     program = f"""
 import numpy as np

@@ -15,12 +15,12 @@ from octavo.errors import QuantizationError
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.quantization.int8.cuts import searched_scales
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.judge import Judge
-from octavo.quantization.int8.moments import Moments, as_rows, as_weights, rows_of
-from octavo.quantization.int8.refinement import refined_codes
-from octavo.quantization.int8.rounding import DAMPING, cost_of, rounded_codes, scales_for
+from octavo.quantization.int8.fitting.cuts import searched_scales
+from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of
+from octavo.quantization.int8.fitting.refinement import refined_codes
+from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
+from octavo.quantization.int8.noise.judge import Judge
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.tensors import open_groups
 

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from octavo.quantization.int8.fidelity import fidelity_of
+from octavo.quantization.int8.noise.fidelity import fidelity_of
 
 VECTORS, MASKS, BOXES, HIGH = 25.0, 22.5, 20.0, 26.5
 

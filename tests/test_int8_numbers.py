@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.weights import Codes, bias_of, channel_axis, codes_of
+from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.numbers.weights import Codes, bias_of, channel_axis, codes_of
 from octavo.runtime.session import Session
 
 ENDS = st.floats(-1e6, 1e6, width=32)

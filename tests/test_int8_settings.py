@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 from octavo.errors import CalibrationError, QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
-from octavo.quantization.int8.correction import rounded_weights, weight_codes
+from octavo.quantization.int8.numbers.correction import rounded_weights, weight_codes
 
 GENERATOR = np.random.default_rng(31)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]

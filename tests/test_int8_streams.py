@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.balance import balanced
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.judge import Judge
-from octavo.quantization.int8.sensitivity import joint_noise, noise_of
-from octavo.quantization.int8.streams import streams_of
-from octavo.quantization.int8.units import units_of
+from octavo.quantization.int8.fitting.balance import balanced
+from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
+from octavo.quantization.int8.structure.streams import streams_of
+from octavo.quantization.int8.structure.units import units_of
 
 WIDTH = 8
 GENERATOR = np.random.default_rng(11)

@@ -15,11 +15,12 @@ from graphs import AS_ON_ARM, network, optimized, sqnr, statistics_of
 
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, quantize_static, writer
+from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.input_layout import place_inputs
-from octavo.quantization.int8.targets import TARGETS
-from octavo.quantization.int8.units import units_of
+from octavo.quantization.int8.structure.targets import TARGETS
+from octavo.quantization.int8.structure.units import units_of
+from octavo.quantization.int8.writing import writer
+from octavo.quantization.int8.writing.input_layout import place_inputs
 
 GENERATOR = np.random.default_rng(29)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(10)]

@@ -6,8 +6,8 @@ import onnx_ir as ir
 import pytest
 from graphs import network
 
-from octavo.quantization.int8.placement import decisions_of, place
-from octavo.quantization.int8.units import Unit, is_last_weighted, units_of
+from octavo.quantization.int8.structure.placement import decisions_of, place
+from octavo.quantization.int8.structure.units import Unit, is_last_weighted, units_of
 
 GENERATOR = np.random.default_rng(12)
 

@@ -16,12 +16,12 @@ import pytest
 from graphs import AS_ON_ARM, network, optimized, run, sqnr, statistics_of
 
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.placement import place
-from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.scales import quantized_tensors, scales_of
-from octavo.quantization.int8.units import Unit, units_of
-from octavo.quantization.int8.weights import codes_of
-from octavo.quantization.int8.writer import write_qdq
+from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.numbers.scales import quantized_tensors, scales_of
+from octavo.quantization.int8.numbers.weights import codes_of
+from octavo.quantization.int8.structure.placement import place
+from octavo.quantization.int8.structure.units import Unit, units_of
+from octavo.quantization.int8.writing.writer import write_qdq
 from octavo.runtime.noise import sqnr_db
 
 GENERATOR = np.random.default_rng(13)

@@ -15,12 +15,12 @@ from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.quantization.int8.costs import signature
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.measuring import measure
-from octavo.quantization.int8.placement import pixel_heads
-from octavo.quantization.int8.price import measured
-from octavo.quantization.int8.units import Unit, units_of
+from octavo.quantization.int8.pricing.costs import signature
+from octavo.quantization.int8.pricing.measuring import measure
+from octavo.quantization.int8.pricing.price import measured
+from octavo.quantization.int8.structure.placement import pixel_heads
+from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.noise import sqnr_db
 

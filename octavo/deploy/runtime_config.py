@@ -30,7 +30,7 @@ _VNNI = {
     "otherwise": {"session.x64quantprecision": "1"},
     "reason": "without VNNI, ONNX Runtime's uint8 x int8 kernels saturate; the entry takes exact, slower ones",
 }
-# What INT8 files for a target want of the CPU (octavo/quantization/int8/targets.py).
+# What INT8 files for a target want of the CPU (octavo/quantization/int8/structure/targets.py).
 _CPU_NEEDS: dict[str, dict[str, Any]] = {
     "cpu": _VNNI,
     "arm": {

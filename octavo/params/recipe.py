@@ -66,8 +66,9 @@ class TensorRange(Block):
 class Int8(Block):
     """Static and dynamic INT8."""
 
-    # The runtime that the file is for (octavo/quantization/int8/targets.py). cpu: ONNX Runtime on x86 with VNNI. cpu-no-vnni: 7-bit
-    # weights, so that AVX2 does not saturate. arm: ONNX Runtime on ARM64. openvino, tensorrt: Q/DQ where their fusions want them.
+    # The runtime that the file is for (octavo/quantization/int8/structure/targets.py). cpu: ONNX Runtime on x86 with VNNI.
+    # cpu-no-vnni: 7-bit weights, so that AVX2 does not saturate. arm: ONNX Runtime on ARM64. openvino, tensorrt: Q/DQ where their
+    # fusions want them.
     target: Literal["cpu", "cpu-no-vnni", "arm", "openvino", "tensorrt"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
     # auto: mse, percentile and equalization are tried and measured on held-out images; peaks where the outputs are maps or boxes.

@@ -7,7 +7,7 @@
 3. MaxPool, nearest upsampling and moves (reshape, transpose, slice, split) pass codes on: one scale on both sides. So does PReLU,
    the larger of codes and slopes times codes.
 4. All else stays float; the layer behind it rounds its own input. So does what takes the mean of a distribution: box edges are
-   decoded so, and the layers before it are the last ones (`octavo.quantization.int8.units.is_weighted`).
+   decoded so, and the layers before it are the last ones (`octavo.quantization.int8.structure.units.is_weighted`).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class HardSwishPass(ir.passes.InPlacePass):
     """Rewrite `x * HardSigmoid(x)` as HardSwish, and both where the HardSigmoid is `Clip(x + a, 0, b) / b`.
 
     MobileNetV3 and PP-LCNet come like that from Paddle and older exporters. ONNX Runtime runs HardSwish within the Conv before it,
-    and its four parts one by one; INT8 has a form for it (`octavo.quantization.int8.coded_forms`).
+    and its four parts one by one; INT8 has a form for it (`octavo.quantization.int8.writing.coded_forms`).
 
     1. All constants are float32 scalars; a and b are positive, the Clip begins at zero.
     2. The division by b stands behind the Clip or behind the product, and may be a product with 1 / b.

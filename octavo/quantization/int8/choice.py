@@ -9,11 +9,11 @@ import numpy as np
 
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.balance import balanced
 from octavo.quantization.int8.draft import Draft, Plan
-from octavo.quantization.int8.effort import ROUNDED, efforts
-from octavo.quantization.int8.judge import Judge
-from octavo.quantization.int8.sensitivity import weights_noise
+from octavo.quantization.int8.fitting.balance import balanced
+from octavo.quantization.int8.fitting.effort import ROUNDED, efforts
+from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.sensitivity import weights_noise
 from octavo.quantization.int8.ways import Way, ways_of
 from octavo.runtime.noise import sqnr_db
 

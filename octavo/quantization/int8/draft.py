@@ -14,19 +14,19 @@ from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.correction import mean_output, mean_shift
-from octavo.quantization.int8.emptiness import crashing_when_empty
-from octavo.quantization.int8.equalization import equalize
-from octavo.quantization.int8.layouts import LAYOUTS
-from octavo.quantization.int8.placement import map_heads, pixel_heads
-from octavo.quantization.int8.qparams import QParams
-from octavo.quantization.int8.scales import ranges_of, scales_of
-from octavo.quantization.int8.shifts import Known, rounding_shifts
-from octavo.quantization.int8.sizes import carry_sizes
-from octavo.quantization.int8.stored import store_weights
-from octavo.quantization.int8.targets import target_of
-from octavo.quantization.int8.units import Unit, units_of
-from octavo.quantization.int8.weights import Codes, codes_of
+from octavo.quantization.int8.numbers.correction import mean_output, mean_shift
+from octavo.quantization.int8.numbers.equalization import equalize
+from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.numbers.scales import ranges_of, scales_of
+from octavo.quantization.int8.numbers.shifts import Known, rounding_shifts
+from octavo.quantization.int8.numbers.stored import store_weights
+from octavo.quantization.int8.numbers.weights import Codes, codes_of
+from octavo.quantization.int8.structure.emptiness import crashing_when_empty
+from octavo.quantization.int8.structure.placement import map_heads, pixel_heads
+from octavo.quantization.int8.structure.sizes import carry_sizes
+from octavo.quantization.int8.structure.targets import target_of
+from octavo.quantization.int8.structure.units import Unit, units_of
+from octavo.quantization.int8.writing.layouts import LAYOUTS
 from octavo.runtime.tensors import images_within
 
 __all__ = ["Draft", "Plan"]

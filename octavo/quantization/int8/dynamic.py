@@ -21,12 +21,12 @@ from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.correction import correct_biases, weight_codes
-from octavo.quantization.int8.refusals import no_kernel
+from octavo.quantization.int8.numbers.correction import correct_biases, weight_codes
+from octavo.quantization.int8.numbers.stored import WORTH, store_as_int8
 from octavo.quantization.int8.result import Int8Result
-from octavo.quantization.int8.stored import WORTH, store_as_int8
-from octavo.quantization.int8.targets import target_of
-from octavo.quantization.int8.units import is_weighted
+from octavo.quantization.int8.structure.refusals import no_kernel
+from octavo.quantization.int8.structure.targets import target_of
+from octavo.quantization.int8.structure.units import is_weighted
 from octavo.quantization.select import select
 
 __all__ = ["quantize_dynamic"]

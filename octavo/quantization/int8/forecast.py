@@ -18,11 +18,11 @@ from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.fidelity import fidelity_of
+from octavo.quantization.int8.noise.fidelity import fidelity_of
+from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.static import begin, decided
-from octavo.quantization.int8.targets import target_of
-from octavo.quantization.int8.units import Unit
-from octavo.quantization.int8.weights import bias_of, channel_axis, weights_of
+from octavo.quantization.int8.structure.targets import target_of
+from octavo.quantization.int8.structure.units import Unit
 
 __all__ = ["Forecast", "forecast"]
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from functools import cache
 
 from octavo.quantization.int8.draft import Draft, Plan
-from octavo.quantization.int8.judge import Judge
-from octavo.quantization.int8.price import Prices
-from octavo.quantization.int8.sensitivity import images_worth, noise_of
-from octavo.quantization.int8.stored import WORTH
-from octavo.quantization.int8.trade import Noise, Trade
-from octavo.quantization.int8.units import Unit
-from octavo.quantization.int8.weights import weights_of
+from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.sensitivity import images_worth, noise_of
+from octavo.quantization.int8.numbers.stored import WORTH
+from octavo.quantization.int8.numbers.weights import weights_of
+from octavo.quantization.int8.pricing.price import Prices
+from octavo.quantization.int8.pricing.trade import Noise, Trade
+from octavo.quantization.int8.structure.units import Unit
 
 __all__ = ["Placing"]
 

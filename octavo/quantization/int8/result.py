@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.costs import CostTable
+from octavo.quantization.int8.pricing.costs import CostTable
 
 __all__ = ["Int8Result"]
 

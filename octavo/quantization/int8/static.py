@@ -21,21 +21,21 @@ from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
-from octavo.quantization.int8.costs import CostTable
 from octavo.quantization.int8.draft import Draft, Feeds, Plan
-from octavo.quantization.int8.fidelity import fidelity_of
-from octavo.quantization.int8.judge import Judge, heads_of
-from octavo.quantization.int8.measuring import measure
-from octavo.quantization.int8.placement import decisions_of
-from octavo.quantization.int8.price import estimated, measured
-from octavo.quantization.int8.qoperator import as_qoperator
+from octavo.quantization.int8.noise.fidelity import fidelity_of
+from octavo.quantization.int8.noise.judge import Judge, heads_of
+from octavo.quantization.int8.pricing.costs import CostTable
+from octavo.quantization.int8.pricing.measuring import measure
+from octavo.quantization.int8.pricing.price import estimated, measured
+from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
-from octavo.quantization.int8.sizes import observe_sizes
-from octavo.quantization.int8.targets import target_of
-from octavo.quantization.int8.trade import Noise
-from octavo.quantization.int8.units import Unit, is_map, units_of
+from octavo.quantization.int8.structure.placement import decisions_of
+from octavo.quantization.int8.structure.sizes import observe_sizes
+from octavo.quantization.int8.structure.targets import target_of
+from octavo.quantization.int8.structure.units import Unit, is_map, units_of
 from octavo.quantization.int8.ways import Way
+from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.select import select
 
 __all__ = ["Begun", "Images", "begin", "decided", "quantize_static"]

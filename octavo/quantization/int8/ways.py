@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.targets import target_of
+from octavo.quantization.int8.structure.targets import target_of
 
 __all__ = ["Way", "ways_of"]
 

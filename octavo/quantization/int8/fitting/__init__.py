@@ -1,0 +1,1 @@
+"""Codes, ranges and channels tried against what held-out images say."""

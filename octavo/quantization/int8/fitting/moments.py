@@ -1,0 +1,132 @@
+"""Second moments of what a layer's weights meet: each kernel position's values of an input, as rows of numbers.
+
+From an integer input (codes minus zero point) the moments are whole numbers, summed exactly in float64: no order, partition or
+number of threads shows in them.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.quantization.int8.numbers.weights import channel_axis, weights_of
+
+__all__ = ["Moments", "as_rows", "as_weights", "rows_of"]
+
+
+class Moments:
+    """Mean and covariance of a layer's input rows, per group; images are added one by one, by any thread.
+
+    Args:
+        groups, columns: of the layer (`as_rows`).
+
+    Attributes:
+        count: rows so far, of each group.
+    """
+
+    def __init__(self, groups: int, columns: int) -> None:
+        self.count = 0
+        self._sum = np.zeros((groups, columns))
+        self._products = np.zeros((groups, columns, columns))
+        self._lock = Lock()
+
+    def add(self, rows: np.ndarray) -> None:
+        """Take in an image's rows, (groups, rows, columns), float64."""
+        products = rows.transpose(0, 2, 1) @ rows
+        with self._lock:
+            self.count += rows.shape[1]
+            self._sum += rows.sum(axis=1)
+            self._products += products
+
+    @property
+    def mean(self) -> np.ndarray:
+        """(groups, columns)."""
+        return self._sum / max(1, self.count)
+
+    @property
+    def second(self) -> np.ndarray:
+        """Moments about zero, (groups, columns, columns)."""
+        return self._products / max(1, self.count)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Moments about the mean, (groups, columns, columns)."""
+        return self.second - self.mean[:, :, None] * self.mean[:, None, :]
+
+
+def as_weights(node: ir.Node, rows: np.ndarray) -> np.ndarray:
+    """(groups, rows, columns) back in the shape of a layer's weights; the inverse of `as_rows`."""
+    shape = weights_of(node).shape
+    if node.op_type == "Conv":
+        return rows.reshape(shape)
+    return rows[0] if channel_axis(node) == 0 else rows[0].T
+
+
+def as_rows(node: ir.Node, weights: np.ndarray) -> np.ndarray:
+    """A layer's weights as (groups, rows, columns): a row is an output channel, a column what `rows_of` has there."""
+    if node.op_type == "Conv":
+        groups = _groups(node)
+        return weights.reshape(groups, weights.shape[0] // groups, -1)
+    return (weights if channel_axis(node) == 0 else weights.T)[None]
+
+
+def rows_of(node: ir.Node, values: np.ndarray, most: int, turn: int = 0) -> np.ndarray:
+    """What each output position of a layer multiplies with its weights.
+
+    Args:
+        node: a Conv, Gemm or MatMul.
+        values: its input, zero where padding is.
+        most: output positions at most; evenly spread ones are taken where there are more.
+        turn: begins the spread at another position, so that images do not all show the same ones.
+
+    Returns:
+        (groups, positions, columns), of the input's dtype.
+    """
+    if node.op_type != "Conv":
+        rows = values.reshape(-1, values.shape[-1])
+        return rows[_spread(len(rows), most, turn)][None]
+    kernel = weights_of(node).shape[2:]
+    strides, dilations = (_ints(node, name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    padded = np.pad(values, [(0, 0), (0, 0), *_padding(node, values.shape[2:], spans, strides)])
+    axes = tuple(range(2, 2 + len(kernel)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, axes)
+    steps = [slice(None), slice(None), *(slice(None, None, step) for step in strides), *(slice(None, None, d) for d in dilations)]
+    windows = windows[tuple(steps)]
+    sizes = windows.shape[2 : 2 + len(kernel)]
+    places = np.unravel_index(_spread(int(np.prod(sizes)), most, turn), sizes)
+    # (images, channels, positions, *kernel): images of a batch count as positions.
+    taken = windows[(slice(None), slice(None), *places)]
+    images, channels, positions = taken.shape[:3]
+    groups = _groups(node)
+    taken = taken.reshape(images, groups, channels // groups, positions, -1)
+    return np.ascontiguousarray(taken.transpose(1, 0, 3, 2, 4)).reshape(groups, images * positions, -1)
+
+
+def _spread(count: int, most: int, turn: int) -> np.ndarray:
+    step = max(1, -(-count // most))
+    return np.arange(turn % step, count, step) if step > 1 else np.arange(count)
+
+
+def _groups(node: ir.Node) -> int:
+    return node.attributes["group"].as_int() if "group" in node.attributes else 1
+
+
+def _ints(node: ir.Node, name: str, default: list[int]) -> list[int]:
+    return list(node.attributes[name].as_ints()) if name in node.attributes else default
+
+
+def _padding(node: ir.Node, sizes: tuple[int, ...], spans: list[int], strides: list[int]) -> list[tuple[int, int]]:
+    how = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+    if how == "VALID":
+        return [(0, 0)] * len(spans)
+    if how.startswith("SAME"):
+        whole = [
+            max(0, (-(-size // step) - 1) * step + span - size) for size, span, step in zip(sizes, spans, strides, strict=True)
+        ]
+        less, more = [total // 2 for total in whole], [total - total // 2 for total in whole]
+        return list(zip(*((less, more) if how == "SAME_UPPER" else (more, less)), strict=True))
+    pads = _ints(node, "pads", [0] * (2 * len(spans)))
+    return list(zip(pads[: len(spans)], pads[len(spans) :], strict=True))

@@ -1,0 +1,35 @@
+"""What `fidelity: auto` asks for: SQNR in dB at a network's heads (`judge.heads_of`), by what kind of answer they are.
+
+- vectors: classes and embeddings. The largest of many decides, and the first two are often close; comparing two averages over their
+  dimensions, and a cosine of .998 is 24 dB.
+- masks: maps of one size. Each decision is made by many pixels.
+- boxes: maps of several sizes, which detectors have. A single position decides where a box ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from octavo.quantization.int8.structure.units import is_map
+
+__all__ = ["fidelity_of"]
+
+VECTORS, MASKS, BOXES = 25.0, 22.5, 20.0
+# Vectors with `effort: high`.
+HIGH = 26.5
+
+
+def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
+    """SQNR in dB that a network with these heads is held to.
+
+    Args:
+        heads: the tensors behind the last weights.
+        effort: `default` or `high`.
+    """
+    maps = [value for value in heads if is_map(value)]
+    if maps:
+        sizes = {tuple(map(str, value.shape[2:])) for value in maps if value.shape is not None}
+        return BOXES if len(sizes) > 1 else MASKS
+    return HIGH if effort == "high" else VECTORS

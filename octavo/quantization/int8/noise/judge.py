@@ -1,0 +1,116 @@
+"""How far a quantized network is from FP32, measured where it decides: at the outputs of its last weighted layers, its heads.
+
+Behind the heads stands arithmetic that both networks share (softmax, box decoding, resizing), in which one large coordinate would
+drown the scores. Each channel of a head counts alike: its noise is held against its own variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.quantization.int8.structure.units import Unit, is_last_weighted, pooled
+from octavo.runtime.session import Session
+
+__all__ = ["Judge", "as_bytes", "heads_of", "with_outputs"]
+
+# A channel with fewer values than this has no variance of its own; the whole head's stands for it.
+_ENOUGH = 256
+
+
+def heads_of(units: Sequence[Unit]) -> list[ir.Value]:
+    """The tensors behind the last weights, in topological order; of maps that are only averaged, the averages."""
+    return [pooled(unit.outputs[0]) for unit, last in is_last_weighted(list(units)).items() if last and unit.kind == "linear"][::-1]
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """A copy of a graph that puts out these tensors and nothing else."""
+    copy = ir.from_proto(ir.to_proto(model))
+    values = {value.name: value for node in copy.graph for value in node.outputs}
+    copy.graph.outputs.clear()
+    copy.graph.outputs.extend(values[name] for name in names)
+    return copy
+
+
+def as_bytes(model: ir.Model) -> bytes:
+    """A graph as ONNX Runtime loads it from memory."""
+    return ir.to_proto(model).SerializeToString()
+
+
+class Judge:
+    """Holds FP32's heads on some images against those of a quantized graph.
+
+    Args:
+        model: FP32, as prepared for INT8.
+        heads: names of the tensors to compare.
+        samples: feeds, batch dimension 1.
+    """
+
+    def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self.heads = list(heads)
+        self.samples = list(samples)
+        # Of images axis 1 holds the channels; of queries, which only a product of matrices gives, the last.
+        self._last = {
+            value.name for node in model.graph if node.op_type in ("Gemm", "MatMul") for value in node.outputs if value.name
+        }
+        self._true = self._results(model)
+        self._power = {name: self._variance(name) for name in self.heads}
+
+    def on(self, model: ir.Model, samples: Sequence[Mapping[str, np.ndarray]]) -> Judge:
+        """The same measure, held against another form of the float network: equalized ones differ by what their bounds cut off."""
+        other = copy(self)
+        other.samples = list(samples)
+        other._true = other._results(model)
+        return other
+
+    def _results(self, model: ir.Model) -> list[dict[str, np.ndarray]]:
+        session = Session(as_bytes(with_outputs(model, self.heads)))
+        # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
+        return [{name: value.copy() for name, value in session.run(feeds).items()} for feeds in self.samples]
+
+    def noise(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
+        """Mean noise-to-signal ratio over images, heads and channels.
+
+        Args:
+            results: the heads on the first `len(results)` samples.
+        """
+        return float(np.mean(self.noise_by_image(results)))
+
+    def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
+        """Mean noise-to-signal ratio over heads and channels, of each image: what `noise` is the mean of."""
+        by_image = []
+        for wanted, got in zip(self._true, results, strict=False):
+            ratios = []
+            for name in self.heads:
+                axis = self._axis(name)
+                difference = np.square(wanted[name].astype(np.float64) - got[name])
+                error = difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
+                ratios.append(float(np.mean(error / self._power[name])))
+            by_image.append(float(np.mean(ratios)))
+        return by_image
+
+    def judge(self, quantized: ir.Model) -> float:
+        """Noise of a graph that puts out the heads, on all samples."""
+        return float(np.mean(self.judge_by_image(quantized)))
+
+    def judge_by_image(self, quantized: ir.Model) -> list[float]:
+        """Noise of a graph that puts out the heads, on each sample."""
+        session = Session(as_bytes(quantized))
+        return self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
+
+    def _axis(self, name: str) -> int:
+        rank = self._true[0][name].ndim
+        return 1 if rank >= 3 and name not in self._last else rank - 1
+
+    def _variance(self, name: str) -> np.ndarray:
+        axis = self._axis(name)
+        stacked = np.concatenate(
+            [np.moveaxis(result[name], axis, 0).reshape(result[name].shape[axis], -1) for result in self._true], 1
+        )
+        whole = float(stacked.var(dtype=np.float64))
+        own = stacked.var(axis=1, dtype=np.float64) if stacked.shape[1] >= _ENOUGH else np.full(len(stacked), whole)
+        # A channel that hardly moves decides nothing; its share of the whole bounds what its noise can count.
+        return np.maximum(own, max(whole, 1e-30) * 1e-2)

@@ -1,0 +1,152 @@
+"""What single roundings, or some together, cost in fidelity: graphs with switches (`switches.py`), run once for each and image.
+
+Nothing changes before what is rounded. The network is therefore cut into stretches: the roundings of one are switched in a graph
+that begins where the stretch does, reads what FP32 has there and computes only what follows. Most roundings stand far behind the
+large images of the first layers, and cost a fraction of a whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.quantization.int8.draft import Plan
+from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.switches import LAYER, TENSOR, FloatGraph, Key, Stretch
+from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.numbers.shifts import own_shifts
+from octavo.quantization.int8.pricing.trade import Noise
+from octavo.quantization.int8.structure.units import CARRIERS, Unit
+from octavo.runtime.host import cores
+from octavo.runtime.tensors import images_within
+
+__all__ = ["images_worth", "joint_noise", "noise_of", "weights_noise"]
+
+# Stretches at most, and roundings that are worth a session of their own.
+_STRETCHES, _ROUNDINGS = 12, 16
+# Bytes of tensors that are made to measure each rounding alone, and images that this is done on at most. It takes about .07 s a
+# gigabyte (AMD Zen 3, 2 cores). Masks say with one image what they say with four (CGNet); detectors are better off with more
+# (NanoDet-m's placement, held to 24 dB, is priced at 16.4 ms from two or three and at 14.4 from four or eight).
+_WORK, _IMAGES = 160e9, 8
+# Runs at once, each with tensors of its own in memory.
+_AT_ONCE = 4
+
+
+def images_worth(model: ir.Model, roundings: int, at_most: int) -> int:
+    """On how many images so many roundings can be measured within a bound of work: 1 to 8, and no more than there are."""
+    return images_within(model, _WORK / roundings, min(_IMAGES, at_most))
+
+
+def noise_of(
+    model: ir.Model,
+    plan: Plan,
+    judge: Judge,
+    samples: Sequence[Mapping[str, np.ndarray]],
+) -> Noise:
+    """Noise of each rounding alone, all else float.
+
+    Args:
+        model: FP32, as prepared for INT8.
+        plan: which units are INT8, and what they would be written with.
+        judge: tells the network's heads and their power; noise is held against `model` itself.
+        samples: feeds of some images.
+    """
+    copies = _copies(plan)
+    layers = {unit.main.name: unit.name for unit in plan.int8 if unit.kind == "linear"}
+    keys = [*((TENSOR, name) for name in plan.scales if name not in copies), *((LAYER, name) for name in layers)]
+    found = dict(zip(keys, _measured(model, plan, judge, samples, [[key] for key in keys]), strict=True))
+    rounded = {name: noise for (what, name), noise in found.items() if what == TENSOR}
+    for name, unit in copies.items():
+        # Rounded behind a float unit instead, it loses what its inputs would.
+        rounded[name] = sum(rounded[value.name] for value in unit.inputs)
+    return Noise(rounded, {unit: found[LAYER, name] for name, unit in layers.items()}, frozenset(copies))
+
+
+def joint_noise(
+    model: ir.Model,
+    plan: Plan,
+    judge: Judge,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    together: Sequence[tuple[Collection[str], Collection[str]]],
+) -> list[float]:
+    """Noise of some roundings at a time, all else float.
+
+    Args:
+        model, plan, judge, samples: as for `noise_of`.
+        together: names of tensors, and of nodes with weights, that are rounded together; what the plan does not round is exact.
+    """
+    copies = _copies(plan)
+    sets = [
+        [
+            *((TENSOR, name) for name in tensors if name in plan.scales and name not in copies),
+            *((LAYER, name) for name in layers if name in plan.codes),
+        ]
+        for tensors, layers in together
+    ]
+    found = iter(_measured(model, plan, judge, samples, [keys for keys in sets if keys]))
+    return [next(found) if keys else 0.0 for keys in sets]
+
+
+def weights_noise(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mapping[str, np.ndarray]]) -> float:
+    """Noise of all rounded weights together, no tensor rounded; arguments as for `noise_of`."""
+    return joint_noise(model, plan, judge, samples, [((), plan.codes)])[0]
+
+
+def _measured(
+    model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mapping[str, np.ndarray]], sets: Sequence[Sequence[Key]]
+) -> list[float]:
+    # What biases take back of the rounding of each tensor; noise is what is left.
+    shifts = own_shifts(model, list(plan.reasons), plan.scales, samples) if plan.taken else {}
+    judge = judge.on(model, samples)
+    found = dict(_noise(FloatGraph(model, plan, shifts, judge.heads), sets, judge, samples))
+    return [found[place] for place in range(len(sets))]
+
+
+def _copies(plan: Plan) -> dict[str, Unit]:
+    """The tensors that INT8 units only hand codes on to, by name, with these units."""
+    return {value.name: unit for unit in plan.int8 for value in unit.outputs if _only_copies(unit, plan.scales)}
+
+
+def _noise(
+    graph: FloatGraph, sets: Sequence[Sequence[Key]], judge: Judge, samples: Sequence[Mapping[str, np.ndarray]]
+) -> Iterator[tuple[int, float]]:
+    """Place and noise of each set of roundings, stretch by stretch."""
+    begin = [min(map(graph.place, keys)) for keys in sets]
+    ordered = sorted(range(len(sets)), key=begin.__getitem__)
+    length = max(_ROUNDINGS, -(-len(ordered) // _STRETCHES))
+    parts = [ordered[start : start + length] for start in range(0, len(ordered), length)]
+    held = [dict(feeds) for feeds in samples]
+    # Before the first rounding there may be nodes as well: a Cast of raw pixels, say.
+    nodes = graph.nodes
+    # A rounding on each core: elementwise kernels gain little from a second thread.
+    with ThreadPoolExecutor(min(_AT_ONCE, cores())) as pool:
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            wanted = graph.border(begin[following[0]]) if following is not None else []
+            made = [name for name in wanted if name not in held[0]]
+            stretch = Stretch(graph, list(dict.fromkeys(key for place in part for key in sets[place])), nodes, held[0], made)
+            heads = [name for name in judge.heads if name not in held[0]]
+            yield from zip(
+                part, pool.map(partial(_of_one, stretch, heads, judge, held), [sets[place] for place in part]), strict=True
+            )
+            # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
+            held = [stretch.run((), made, values) for values in held] if made else held
+            held = [{name: values[name].copy() if name in made else values[name] for name in wanted} for values in held]
+            nodes = graph.rest(begin[following[0]]) if following is not None else []
+
+
+def _of_one(
+    stretch: Stretch, heads: Sequence[str], judge: Judge, held: Sequence[Mapping[str, np.ndarray]], keys: Collection[Key]
+) -> float:
+    return judge.noise([stretch.run(keys, heads, values) for values in held])
+
+
+def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:
+    """Whether a unit hands codes on as they are: its outputs' rounding adds nothing."""
+    if unit.kind not in CARRIERS and unit.kind != "Concat":
+        return False
+    around = [scales.get(value.name) for value in (*unit.inputs, *unit.outputs)]
+    return all(one is not None and not one.by_channel and one == around[0] for one in around)

@@ -1,0 +1,71 @@
+"""Weights that are int8 in the file and float32 where they are used.
+
+A layer that computes in float need not keep four bytes a weight in the file. Its codes are restored by Cast and Mul, which ONNX
+Runtime folds while it loads the graph, so that it runs exactly as a float layer does. DequantizeLinear would say the same, and be
+fused into an integer kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.graph.passes.qdq import forget
+from octavo.quantization.int8.numbers.weights import Codes
+
+__all__ = ["WORTH", "store_as_int8", "store_weights"]
+
+# Restoring fewer weights than this would take more bytes than it saves.
+WORTH = 64
+
+
+def store_weights(model: ir.Model, codes: Mapping[str, Codes]) -> None:
+    """Store the weights of some float layers, and give these the biases that belong to them.
+
+    Args:
+        model: a graph in which these layers compute in float; changed in place.
+        codes: of each layer, by its node's name; a layer that the graph does not have as it was is left alone.
+    """
+    for node in list(model.graph):
+        code = codes.get(node.name or "")
+        if code is None or len(node.inputs) < 2 or ir.convenience.get_const_tensor(node.inputs[1]) is None:
+            continue
+        shape = [1] * code.codes.ndim
+        if code.scale.size > 1:
+            shape[code.axis] = -1
+        store_as_int8(model, node, code.codes, code.scale.reshape(shape))
+        if code.bias is not None:
+            bias = _constant(model, f"{node.name}.stored.bias", code.bias)
+            node.resize_inputs(max(3, len(node.inputs)))
+            old = node.inputs[2]
+            node.replace_input_with(2, bias)
+            forget(model, old)
+
+
+def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.ndarray) -> None:
+    """Replace a layer's weights by codes that are restored in front of it.
+
+    Args:
+        model: the graph, changed in place.
+        node: the layer; input 1 has its weights.
+        codes: whole numbers from -128 to 127, of the weights' shape.
+        scale: float32 that broadcasts with them.
+    """
+    old, name = node.inputs[1], f"{node.name}.weight"
+    parts = [_constant(model, f"{name}.int8", codes.astype(np.int8)), _constant(model, f"{name}.scale", scale)]
+    cast = ir.node("Cast", [parts[0]], {"to": ir.DataType.FLOAT.value}, name=f"{name}.cast")
+    product = ir.node("Mul", [cast.outputs[0], parts[1]], name=f"{name}.restore")
+    cast.outputs[0].name, product.outputs[0].name = f"{name}.codes", f"{name}.restored"
+    product.outputs[0].shape, product.outputs[0].dtype = ir.Shape(codes.shape), ir.DataType.FLOAT
+    model.graph.insert_before(node, [cast, product])
+    node.replace_input_with(1, product.outputs[0])
+    forget(model, old)
+
+
+def _constant(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:
+    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+    value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
+    model.graph.register_initializer(value)
+    return value

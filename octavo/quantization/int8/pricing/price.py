@@ -1,0 +1,176 @@
+"""What a placement costs in time: of each unit in float and in INT8, and of each border between the two.
+
+Prices are measured (`placement: measured`, or a saved table), or estimated from shapes: good for comparing placements of one graph,
+not for telling milliseconds. The estimate's rates were read off ONNX Runtime's profile of YOLOv5n, YOLOX, CGNet and
+EfficientNet-Lite0: a depthwise Conv gains nothing in int8, SiLU costs the same in either, a border costs a pass over the tensor.
+
+A layer that stays float may keep its weights at four bytes: that has its price too, or the largest layers would go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.quantization.int8.numbers.weights import weights_of
+from octavo.quantization.int8.pricing.costs import CostTable, is_static
+from octavo.quantization.int8.structure.sizes import shape_of
+from octavo.quantization.int8.structure.units import Unit, readers
+
+__all__ = ["Prices", "estimated", "measured"]
+
+# Nanoseconds a multiply-add, (float, int8).
+_DENSE, _DEPTHWISE = (0.020, 0.009), (0.015, 0.020)
+# Nanoseconds an element written by units without weights, (float, int8), and by a Q or a DQ.
+_PASS, _SILU, _BORDER = (0.10, 0.08), (0.27, 0.29), 0.15
+# Nanoseconds that a weight kept in float32 is held to be worth.
+_WEIGHT = 4.0
+# How much faster float must measure to be taken for its speed alone: it keeps noise of the timer from deciding.
+_MARGIN = 1.1
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Milliseconds at batch 1.
+
+    Attributes:
+        units: (float, INT8) of each unit, borders left out.
+        quantize: of bringing a tensor from float to INT8, by tensor; once, however many units read it.
+        dequantize: of bringing it back, for each node that reads it in float.
+        is_measured: whether they are times of a machine.
+        needs: units whose price in INT8 holds only where other units are INT8 too; otherwise they are much dearer (`_pools`).
+    """
+
+    units: Mapping[Unit, tuple[float, float]]
+    quantize: Mapping[ir.Value, float]
+    dequantize: Mapping[ir.Value, float]
+    is_measured: bool = False
+    needs: Mapping[Unit, Sequence[Unit]] = field(default_factory=dict)
+
+    def with_stored(self, units: Iterable[Unit]) -> Prices:
+        """The same where these units keep int8 weights in the file, whatever they compute in."""
+        free = {unit: (self.units[unit][0] - _weights_price(unit), self.units[unit][1]) for unit in units}
+        return replace(self, units={**self.units, **free})
+
+    def of(self, int8: Iterable[Unit]) -> float:
+        """Of a whole placement: the units that are INT8."""
+        int8 = set(int8)
+        total = sum(pair[unit in int8] for unit, pair in self.units.items())
+        made = {value: unit for unit in self.units for value in unit.outputs}
+        quantized: set[ir.Value] = set()
+        for unit in self.units:
+            for value in unit.inputs:
+                if value.producer() is not None and made[value] in int8 and unit not in int8:
+                    total += self.dequantize[value] * reads(unit, value)
+                elif unit in int8 and (value.producer() is None or made[value] not in int8):
+                    quantized.add(value)
+        return total + sum(self.quantize[value] for value in quantized)
+
+
+def reads(unit: Unit, value: ir.Value) -> int:
+    """How many of a unit's nodes read a tensor: ONNX Runtime gives each a DequantizeLinear of its own."""
+    return sum(value in node.inputs for node in unit.nodes)
+
+
+def estimated(units: Sequence[Unit]) -> Prices:
+    """Prices from shapes; sizes that are not known count as 1."""
+    values = _inputs(units)
+    border = {value: _size(value) * _BORDER / 1e6 for value in values}
+    return Prices(
+        {unit: _with_weights(unit, _estimate(unit)) for unit in units}, border, _borders_out(units, border), needs=_pools(units)
+    )
+
+
+def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]) -> Prices:
+    """Prices from a table.
+
+    Args:
+        units: all of a graph's.
+        table: with an entry for each of `candidates` whose sizes are static.
+        candidates: the units that can be INT8; the time of others is the same in every placement and left out.
+
+    Raises:
+        QuantizationError: the table was measured on another network and lacks a unit.
+    """
+    candidates = set(candidates)
+    prices: dict[Unit, tuple[float, float]] = {}
+    for unit in units:
+        if unit not in candidates:
+            prices[unit] = (0.0, 0.0)
+        elif is_static(unit):
+            cost = table.cost(unit)
+            prices[unit] = _with_weights(unit, (cost.float_ms * _MARGIN, cost.int8_ms))
+        else:
+            prices[unit] = _with_weights(unit, _estimate(unit))
+    values = [value for value in _inputs(units) if shape_of(value) is not None]
+    rest = {value: _size(value) * _BORDER / 1e6 for value in _inputs(units) if shape_of(value) is None}
+    quantize = rest | {value: table.border_ms(value, to_int8=True) for value in values}
+    dequantize = _borders_out(units, rest | {value: table.border_ms(value, to_int8=False) for value in values})
+    return Prices(prices, quantize, dequantize, is_measured=True, needs=_pools(units))
+
+
+def _borders_out(units: Iterable[Unit], prices: Mapping[ir.Value, float]) -> dict[ir.Value, float]:
+    """Prices of bringing tensors back: nothing where the kernel writes float."""
+    return dict(prices) | {value: 0.0 for unit in units if unit.writes_float for value in unit.outputs}
+
+
+def _pools(units: Sequence[Unit]) -> dict[Unit, list[Unit]]:
+    """MaxPools, and the units up to the next weights that have to be INT8 with them.
+
+    ONNX Runtime's integer MaxPool is fast on NHWC, and without any vector instruction on NCHW (30 times as slow: 7 ms instead of .2
+    for YOLOX-nano's three pools over 13x13 images). It runs in NHWC right behind an integer convolution, and elsewhere where one
+    comes next, so that the image stays in its layout for all that lies between the two.
+    """
+    by_node = {node: unit for unit in units for node in unit.nodes}
+    makers = {value: unit for unit in units for value in unit.outputs}
+    found: dict[Unit, list[Unit]] = {}
+    for unit in units:
+        if unit.kind != "MaxPool":
+            continue
+        maker = makers.get(unit.inputs[0]) if unit.inputs else None
+        if maker is not None and maker.kind == "linear":
+            continue
+        ahead, between = [unit], {}
+        while ahead:
+            for value in ahead.pop().outputs:
+                behind = [by_node[node] for node in readers(value) if node in by_node and by_node[node] not in between]
+                between |= dict.fromkeys(behind)
+                ahead += [reader for reader in behind if reader.kind != "linear"]
+        found[unit] = list(between)
+    return found
+
+
+def _inputs(units: Sequence[Unit]) -> list[ir.Value]:
+    return list(dict.fromkeys(value for unit in units for value in unit.inputs))
+
+
+def _size(value: ir.Value) -> float:
+    sizes = shape_of(value)
+    if sizes is None:
+        sizes = [0] if value.shape is None else [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    return float(np.prod(sizes, dtype=np.float64))
+
+
+def _with_weights(unit: Unit, pair: tuple[float, float]) -> tuple[float, float]:
+    if unit.kind != "linear":
+        return pair
+    return pair[0] + _weights_price(unit), pair[1]
+
+
+def _weights_price(unit: Unit) -> float:
+    return weights_of(unit.main).size * _WEIGHT / 1e6
+
+
+def _estimate(unit: Unit) -> tuple[float, float]:
+    written = sum(_size(value) for value in unit.outputs) / 1e6
+    if unit.kind == "linear":
+        weights = weights_of(unit.main)
+        depthwise = unit.main.op_type == "Conv" and weights.shape[1] == 1
+        work = written * (weights[0].size if unit.main.op_type == "Conv" else min(weights.shape))
+        rates = _DEPTHWISE if depthwise else _DENSE
+        return work * rates[0], work * rates[1]
+    rates = _SILU if unit.kind == "silu" else _PASS
+    return written * rates[0], written * rates[1]

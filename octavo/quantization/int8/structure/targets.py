@@ -1,0 +1,81 @@
+"""What each `int8.target` asks of the file: which integers, and where Q and DQ stand.
+
+| target | runs on | activations | weights | Q/DQ |
+|---|---|---|---|---|
+| `cpu` | ONNX Runtime on x86 with VNNI | uint8 affine | int8 | around every integer kernel |
+| `cpu-no-vnni` | the same without VNNI | uint8 affine | 7 bits | the same |
+| `arm` | ONNX Runtime on ARM64, XNNPACK | int8 affine | int8 | the same |
+| `openvino` | OpenVINO on x86 | uint8 affine | int8 | before the inputs of quantizable operators |
+| `tensorrt` | TensorRT on NVIDIA GPUs | int8, zero point 0 | int8 | the same, one input of a residual Add |
+
+Sources:
+
+- x86: uint8 x int8 is the pair of `vpdpbusd`; `vpmaddubsw`, which stands in for it, saturates in int16 unless weights have 7 bits
+  (onnxruntime #5849, #6004, #14642).
+- ARM64: MLAS has kernels of its own for int8 x int8 (SDOT, and SMULL where there is no dot product) and flips the sign of uint8
+  activations on cores without the dot product at run time (onnxruntime pull requests #9902, #9961); its depthwise and indirect
+  convolutions take int8 as it is (#9655, #9772). Zero points of activations go into column sums that are packed with the weights:
+  affine costs nothing. The XNNPACK provider takes int8 activations with int8 weights per channel too.
+- OpenVINO: its low-precision transformations quantize an operator by the FakeQuantize (or Q/DQ) at its *inputs*, and its CPU plugin
+  fuses what stands between a convolution and the next Q into the convolution, SiLU, PRelu and HardSwish included
+  (docs.openvino.ai, "Low precision transformations").
+- TensorRT: int8 with zero point 0 only, no quantized bias; Q/DQ before the inputs of quantizable layers and not behind them, and in
+  a residual Add on the input that no convolution can fuse with (docs.nvidia.com, TensorRT, "Explicit quantization").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.quantization.int8.structure.units import CARRIERS
+
+__all__ = ["TARGETS", "Target", "target_of"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a file for one runtime looks like.
+
+    Attributes:
+        layout: `kernels`: Q/DQ around all that ONNX Runtime has integer kernels for; `inputs`: before quantizable operators.
+        signed: activations' codes are int8, not uint8.
+        symmetric: activations' zero point is the middle code, whatever the recipe says.
+        weight_bits: 8, or 7 where products of 8 bits saturate.
+        reads: with layout `inputs`: the kinds of unit, beside the weighted ones, whose inputs are quantized.
+        both: with layout `inputs`: an Add takes Q/DQ at both inputs; else at the one that no layer before it could fuse with.
+        depthwise: with layout `inputs`: what only depthwise Convs read may have a scale for each channel.
+        map_methods: what `method: auto` tries where the network's heads are maps.
+        percentile: what it tries as `percentile`.
+        runs_here: ONNX Runtime's kernels on the machine at hand are those of the target, so that their times say where INT8 pays.
+    """
+
+    layout: Literal["kernels", "inputs"] = "kernels"
+    signed: bool = False
+    symmetric: bool = False
+    weight_bits: int = 8
+    reads: frozenset[str] = frozenset()
+    both: bool = True
+    depthwise: bool = False
+    map_methods: tuple[str, ...] = ("peaks",)
+    percentile: float = 99.97
+    runs_here: bool = False
+
+
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
+# Measured on YOLOv5n, YOLOX and NanoDet: behind an activation kept in float a clipped range does better than `peaks`.
+_BEFORE_INPUTS = {"layout": "inputs", "map_methods": ("mse", "percentile"), "percentile": 99.99}
+TARGETS = {
+    "cpu": Target(runs_here=True),
+    "cpu-no-vnni": Target(weight_bits=7, runs_here=True),
+    "arm": Target(signed=True),
+    # What carries values on is quantized before it: the values behind it are codes already, and need no Q.
+    "openvino": Target(**_BEFORE_INPUTS, reads=CARRIERS | _POOLS | {"Add", "Concat"}, depthwise=True),
+    # TensorRT moves Q and DQ across carriers and Concat by itself.
+    "tensorrt": Target(**_BEFORE_INPUTS, signed=True, symmetric=True, reads=_POOLS | {"Add"}, both=False),
+}
+
+
+def target_of(name: str) -> Target:
+    """The target that `int8.target` names."""
+    return TARGETS[name]

@@ -1,0 +1,85 @@
+"""Lay Q and DQ before the inputs of quantizable operators, as OpenVINO's and TensorRT's fusions want them.
+
+- A tensor has one Q and one DQ, right behind what makes it, and all INT8 units read that DQ; float units read the tensor itself.
+- What a carrier or a Concat of one scale puts out needs no Q: its values are codes already.
+- Weights are int8 codes behind a DQ. Biases stay float: both runtimes add them to the accumulator themselves.
+- Nothing is folded: a Relu, SiLU or PRelu stands as it stood, between a layer and the next Q, where the runtime fuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.numbers.weights import Codes
+from octavo.quantization.int8.structure.units import Unit
+from octavo.quantization.int8.writing.input_layout import keeps_grid
+from octavo.quantization.int8.writing.qdq_graph import QdqGraph
+
+__all__ = ["write_inputs"]
+
+
+def write_inputs(
+    model: ir.Model, units: Sequence[Unit], int8: set[Unit], scales: Mapping[str, QParams], codes: Mapping[str, Codes]
+) -> ir.Model:
+    """The QDQ form of a float model; arguments as in `writer.write_qdq`."""
+    graph = QdqGraph(model)
+    read: dict[str, str] = {}
+
+    def quantize(name: str) -> None:
+        chosen = scales[name]
+        pair = [
+            graph.constant(f"{name}.scale", np.asarray(chosen.scale)),
+            graph.constant(f"{name}.zero", np.asarray(chosen.zero_point)),
+        ]
+        axis = {"axis": 1} if chosen.by_channel else {}
+        code = graph.add("QuantizeLinear", [name, *pair], f"{name}.code", f"{name}.Q", **axis)
+        read[name] = graph.add("DequantizeLinear", [code, *pair], f"{name}.restored", f"{name}.DQ", **axis)
+
+    for value in model.graph.inputs:
+        if value.name in scales:
+            quantize(value.name)
+    for unit in units:
+        for node in unit.nodes:
+            copy = onnx.NodeProto()
+            copy.CopyFrom(graph.protos[node.name])
+            if unit in int8:
+                for index, name in enumerate(copy.input):
+                    copy.input[index] = read.get(name, name)
+            if unit in int8 and unit.kind == "linear" and node is unit.main:
+                _weights(graph, copy, codes[node.name])
+            graph.nodes.append(copy)
+        on_grid = unit in int8 and keeps_grid(unit) and _one_scale([*unit.inputs, *unit.outputs], scales)
+        for value in unit.outputs:
+            if value.name in scales and not on_grid and _is_read(value, int8):
+                quantize(value.name)
+    return graph.closed()
+
+
+def _one_scale(values: Sequence[ir.Value], scales: Mapping[str, QParams]) -> bool:
+    chosen = [scales[value.name] for value in values]
+    first = chosen[0]
+    return all(
+        not other.by_channel
+        and other.scale == first.scale
+        and other.zero_point == first.zero_point
+        and other.zero_point.dtype == first.zero_point.dtype
+        for other in chosen
+    )
+
+
+def _is_read(value: ir.Value, int8: set[Unit]) -> bool:
+    return any(value in unit.inputs for unit in int8)
+
+
+def _weights(graph: QdqGraph, copy: onnx.NodeProto, codes: Codes) -> None:
+    graph.restored(copy, 1, f"{copy.name}.weight_codes", codes.codes, codes.scale, axis=codes.axis)
+    if codes.bias is None:
+        return
+    while len(copy.input) < 3:
+        copy.input.append("")
+    copy.input[2] = graph.constant(f"{copy.name}.bias", codes.bias.astype(np.float32))
