@@ -101,6 +101,40 @@ class TestFamilies:
         assert boxes.xyxy.tolist() == [[12, 8, 20, 12]]
         assert boxes.classes.tolist() == [1]
 
+    @pytest.mark.parametrize(
+        ("family", "rows", "column"),
+        [
+            ("yolov8", (1, 4 + 2 + 3, 21), (0, slice(None), 7)),
+            ("yolov5", (1, 3 * 21, 5 + 2 + 3), (0, 5)),
+            ("yolov10", (1, 300, 6 + 3), (0, 0)),
+        ],
+    )
+    def test_the_coefficients_of_masks_are_no_classes(self, family, rows, column):
+        values = np.zeros(rows, np.float32)
+        row = {
+            "yolov8": [16, 10, 8, 4, 0, 0.9],
+            "yolov5": [16, 10, 8, 4, 1, 0, 0.9],
+            "yolov10": [12, 8, 20, 12, 0.9, 1],
+        }[family]
+        values[column] = [*row, -2, 3, 0.5]
+        maps = np.zeros((1, 3, SMALL[0] // 4, SMALL[1] // 4), np.float32)
+        outputs = {"output0": values, "output1": maps}
+        assert family_of(outputs, SMALL).name == family
+        boxes = decoded(family, outputs)
+        assert boxes.xyxy.tolist() == [[12, 8, 20, 12]]
+        assert boxes.scores == pytest.approx([0.9])
+        assert boxes.classes.tolist() == [1]
+        classes = FAMILIES[family].classes
+        assert classes is None or classes(outputs, SMALL) == 2
+        # Without the maps the same rows would have coefficients for scores.
+        assert not FAMILIES[family].fits({"output0": values}, SMALL)
+
+    @pytest.mark.parametrize(("shape", "size"), [((1, 56, 8400), (640, 640)), ((1, 300, 57), (640, 640))])
+    def test_key_points_are_no_classes(self, shape, size):
+        values = np.random.default_rng(0).uniform(0, 600, shape).astype(np.float32)
+        with pytest.raises(DataError, match="of no known family"):
+            family_of({"output0": values}, size)
+
     def test_yolov10_gives_whole_boxes_that_are_not_suppressed(self):
         rows = np.zeros((1, 300, 6), np.float32)
         rows[0, :2] = [[0, 0, 8, 8, 0.9, 3], [0, 0, 8, 8, 0.8, 3]]
@@ -168,22 +202,24 @@ class TestFamilies:
         assert found.classes.tolist() == [2]
 
     @pytest.mark.parametrize(
-        ("shapes", "size", "expected"),
+        ("shapes", "size", "expected", "classes"),
         [
-            ([(1, 25200, 85)], (640, 640), "yolov5"),
-            ([(1, 25500, 6)], (1280, 320), "yolov5"),
-            ([(1, 84, 8400)], (640, 640), "yolov8"),
-            ([(1, 5, 2100)], (320, 320), "yolov8"),
-            ([(1, 3549, 85)], (416, 416), "yolox"),
-            ([(1, 300, 6)], (640, 640), "yolov10"),
-            ([(1, 300, 80), (1, 300, 4)], (640, 640), "rtdetr"),
-            ([(1, 300, 84)], (640, 640), "rtdetr"),
-            ([(1, 4420, 2), (1, 4420, 4)], (240, 320), "ssd"),
+            ([(1, 25200, 85)], (640, 640), "yolov5", 80),
+            ([(1, 25500, 6)], (1280, 320), "yolov5", 1),
+            ([(1, 84, 8400)], (640, 640), "yolov8", 80),
+            ([(1, 5, 2100)], (320, 320), "yolov8", 1),
+            ([(1, 3549, 85)], (416, 416), "yolox", 80),
+            ([(1, 300, 6)], (640, 640), "yolov10", None),
+            ([(1, 300, 80), (1, 300, 4)], (640, 640), "rtdetr", 80),
+            ([(1, 300, 84)], (640, 640), "rtdetr", 80),
+            ([(1, 4420, 2), (1, 4420, 4)], (240, 320), "ssd", 1),
         ],
     )
-    def test_the_family_is_told_by_the_outputs(self, shapes, size, expected):
+    def test_the_family_is_told_by_the_outputs(self, shapes, size, expected, classes):
         outputs = {f"output{place}": np.zeros(shape, np.float32) for place, shape in enumerate(shapes)}
-        assert family_of(outputs, size).name == expected
+        family = family_of(outputs, size)
+        assert family.name == expected
+        assert (family.classes and family.classes(outputs, size)) == classes
         assert family_of(outputs, size, expected).name == expected
 
     def test_outputs_of_no_family_are_refused_with_their_shapes_and_what_is_known(self):

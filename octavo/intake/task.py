@@ -54,7 +54,7 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int]) -> TaskGues
         family = family_of(outputs, size)
         found = TaskGuess({"name": task, "decoder": family.name}, family=family.name)
         found.why["decoder"] = f"the outputs are laid out as those of {family.networks}"
-        found.classes = None if family.classes is None else family.classes(outputs)
+        found.classes = None if family.classes is None else family.classes(outputs, size)
         return found
     fits = _maps if task == "segmentation" else _vector
     fitting = {name: value for name, value in outputs.items() if fits(value, task)}

@@ -10,10 +10,13 @@ import numpy as np
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["Family", "Size", "cells", "centres", "only", "sigmoid"]
+__all__ = ["Family", "Size", "are_scores", "cells", "centres", "coefficients", "only", "sigmoid"]
 
 # (rows, columns) of the network's input, in pixels.
 Size = tuple[int, int]
+
+# How far rounding may take a score out of 0 to 1.
+_ROUNDED = 0.1
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Family:
         layout: what the outputs look like, for messages; `c` is the number of classes.
         fits: whether one image's outputs look like that.
         decode: one image's outputs to boxes in input pixels whose score is above a least one.
-        classes: how many classes the outputs tell apart; None where their shapes do not say.
+        classes: how many classes one image's outputs tell apart; None where their shapes do not say.
         background: whether class 0 is the background, so that the first class is 1 and an order of classes does not tell theirs.
         overlaps: whether boxes overlap, so that they need suppression.
     """
@@ -37,7 +40,7 @@ class Family:
     fits: Callable[[Outputs, Size], bool]
     decode: Callable[[Outputs, Size, float], Boxes]
     overlaps: bool = True
-    classes: Callable[[Outputs], int] | None = None
+    classes: Callable[[Outputs, Size], int] | None = None
     background: bool = False
 
 
@@ -45,6 +48,20 @@ def only(outputs: Outputs, rank: int) -> np.ndarray | None:
     """The one output of this rank, batch dimension 1; None where there is none or several."""
     found = [value for value in outputs.values() if value.ndim == rank and value.shape[0] == 1]
     return found[0] if len(found) == 1 else None
+
+
+def coefficients(outputs: Outputs, size: Size) -> int:
+    """How many columns at the end of a row weigh the maps of instance segmentation; 0 without such maps.
+
+    They stand beside the rows, 1 x m x rows / 4 x columns / 4, and a box's mask is their sum, weighted (YOLACT, arXiv:1904.02689).
+    """
+    maps = only(outputs, 4)
+    return maps.shape[1] if maps is not None and maps.shape[2:] == (size[0] // 4, size[1] // 4) else 0
+
+
+def are_scores(values: np.ndarray) -> bool:
+    """Whether all may be scores from 0 to 1, rounded somewhat: key points, angles and coefficients of masks are not."""
+    return not ((values < -_ROUNDED).any() or (values > 1 + _ROUNDED).any())
 
 
 def cells(size: Size, strides: Sequence[int]) -> int:

@@ -47,7 +47,7 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
     return Boxes.above(np.concatenate([centre - distance[:, :2], centre + distance[:, 2:]], axis=1), scores, least)
 
 
-def _classes(outputs: Outputs) -> int:
+def _classes(outputs: Outputs, size: Size) -> int:  # noqa: ARG001 - one signature for all families
     widths = {value.shape[-1] for value in outputs.values() if value.ndim >= 2} - {4 * _BINS}
     # 32 classes look like distances.
     return widths.pop() if widths else 4 * _BINS

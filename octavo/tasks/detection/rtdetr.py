@@ -12,6 +12,8 @@ __all__ = ["FAMILY"]
 
 # Queries at most, grids of cells have more rows; and columns that boxes and classes may be.
 _MOST, _COLUMNS = 1000, range(7, 2000)
+# A share of the image that no box has; of boxes in pixels nearly all have more.
+_FAR = 4.0
 
 
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
@@ -29,7 +31,8 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
-    return _parts(outputs) is not None
+    parts = _parts(outputs)
+    return parts is not None and not (np.abs(parts[0]) > _FAR).any()
 
 
 def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
@@ -47,6 +50,6 @@ FAMILY = Family(
     layout="1 x k x 4 boxes (centre and size, 0 to 1) and 1 x k x c logits or scores, or both as 1 x k x (4 + c); k is 300",
     fits=_fits,
     decode=_decode,
-    classes=lambda outputs: _parts(outputs)[1].shape[1],
+    classes=lambda outputs, _: _parts(outputs)[1].shape[1],
     overlaps=False,
 )

@@ -39,5 +39,5 @@ FAMILY = Family(
     layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores, the first that of the background; n above 1000",
     fits=_fits,
     decode=_decode,
-    classes=lambda outputs: _parts(outputs)[1].shape[1] - 1,
+    classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes
-from octavo.tasks.detection.family import Family, Size, only
+from octavo.tasks.detection.family import Family, Size, coefficients, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -13,12 +13,12 @@ __all__ = ["FAMILY"]
 _MOST = 1000
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
+def _fits(outputs: Outputs, size: Size) -> bool:
     rows = only(outputs, 3)
-    return rows is not None and rows.shape[2] == 6 and rows.shape[1] <= _MOST
+    return rows is not None and rows.shape[2] == 6 + coefficients(outputs, size) and rows.shape[1] <= _MOST
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001
+def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001 - one signature for all families
     rows = only(outputs, 3)[0].astype(np.float64)
     # Rows that hold no box have a score of 0.
     rows = rows[np.nan_to_num(rows[:, 4], nan=0.0) > least]

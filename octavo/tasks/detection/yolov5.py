@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Size, cells, only
+from octavo.tasks.detection.family import Family, Size, are_scores, cells, coefficients, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -14,21 +14,29 @@ _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 _ANCHORS = 3
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:
+def _rows(outputs: Outputs, size: Size) -> np.ndarray | None:
+    """Boxes, objectness and class scores, n x (5 + c)."""
     rows = only(outputs, 3)
-    return rows is not None and rows.shape[2] > 5 and rows.shape[1] in [_ANCHORS * cells(size, strides) for strides in _STRIDES]
+    return None if rows is None else rows[0, :, : rows.shape[2] - coefficients(outputs, size)]
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001 - one signature for all families
-    rows = only(outputs, 3)[0].astype(np.float64)
+def _fits(outputs: Outputs, size: Size) -> bool:
+    rows = _rows(outputs, size)
+    if rows is None or len(rows) not in [_ANCHORS * cells(size, strides) for strides in _STRIDES]:
+        return False
+    return rows.shape[1] > 5 and are_scores(rows[:, 4:])
+
+
+def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
+    rows = _rows(outputs, size).astype(np.float64)
     return Boxes.above(corners(rows[:, :2], rows[:, 2:4]), rows[:, 4:5] * rows[:, 5:], least)
 
 
 FAMILY = Family(
     name="yolov5",
     networks="YOLOv5",
-    layout="1 x 3n x (5 + c): centre, size, objectness, class scores of 3 anchors at n cells; 1 x 25200 x 85 for 640x640",
+    layout="1 x 3n x (5 + c): centre, size, objectness, class scores (0 to 1) of 3 anchors at n cells; 1 x 25200 x 85 for 640x640",
     fits=_fits,
     decode=_decode,
-    classes=lambda outputs: only(outputs, 3).shape[2] - 5,
+    classes=lambda outputs, size: _rows(outputs, size).shape[1] - 5,
 )

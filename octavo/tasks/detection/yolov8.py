@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Size, cells, only
+from octavo.tasks.detection.family import Family, Size, are_scores, cells, coefficients, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -14,21 +14,29 @@ __all__ = ["FAMILY"]
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 
 
+def _scores(rows: np.ndarray, outputs: Outputs, size: Size) -> np.ndarray:
+    return rows[0, 4 : rows.shape[1] - coefficients(outputs, size)]
+
+
 def _fits(outputs: Outputs, size: Size) -> bool:
     rows = only(outputs, 3)
-    return rows is not None and rows.shape[1] > 4 and rows.shape[2] in [cells(size, strides) for strides in _STRIDES]
+    if rows is None or rows.shape[2] not in [cells(size, strides) for strides in _STRIDES]:
+        return False
+    scores = _scores(rows, outputs, size)
+    return len(scores) > 0 and are_scores(scores)
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001 - one signature for all families
-    rows = only(outputs, 3)[0].astype(np.float64).T
-    return Boxes.above(corners(rows[:, :2], rows[:, 2:4]), rows[:, 4:], least)
+def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
+    rows = only(outputs, 3)
+    box, scores = (part.astype(np.float64).T for part in (rows[0, :4], _scores(rows, outputs, size)))
+    return Boxes.above(corners(box[:, :2], box[:, 2:]), scores, least)
 
 
 FAMILY = Family(
     name="yolov8",
     networks="YOLOv8, YOLOv9, YOLO11",
-    layout="1 x (4 + c) x n: centre, size, class scores at each of n cells; 1 x 84 x 8400 for 640x640",
+    layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640",
     fits=_fits,
     decode=_decode,
-    classes=lambda outputs: only(outputs, 3).shape[1] - 4,
+    classes=lambda outputs, size: len(_scores(only(outputs, 3), outputs, size)),
 )
