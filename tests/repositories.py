@@ -16,11 +16,13 @@ import pytest
 import requests
 import yaml
 from conftest import CLASSES, ROOT, write_images
+from forked import run_dvc, run_octavo
 from moto.server import ThreadedMotoServer
 
 __all__ = ["bytes_of", "commit", "nobodys_settings", "octavo", "pipeline_repository", "ran", "s3_server", "sh", "use_remote"]
 
 BIN = Path(sys.executable).parent
+_FORKED = {"dvc": run_dvc, "octavo": run_octavo}
 
 
 @contextmanager
@@ -48,7 +50,11 @@ def nobodys_settings(home: Path) -> Iterator[None]:
 
 
 def sh(folder: Path, *command: str, code: int = 0, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
+    environment = {**os.environ, **(env or {})}
+    if command[0] in _FORKED:
+        done = _FORKED[command[0]](folder, command[1:], environment)
+    else:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -59,7 +65,7 @@ def commit(folder: Path, message: str = "next") -> None:
 
 
 def octavo(folder: Path, *arguments: str, code: int = 0, env: dict[str, str] | None = None) -> str:
-    said = sh(folder, sys.executable, "-m", "octavo", *arguments, code=code, env=env)
+    said = sh(folder, "octavo", *arguments, code=code, env=env)
     if code == 2:
         assert said.startswith("error: ")
         assert "Traceback" not in said

@@ -13,10 +13,10 @@ import onnx_ir as ir
 import pytest
 import yaml
 from conftest import CLASSES, project_params, small_network, write_images
+from forked import run_stage
 from graphs import he, network
 from grid_detector import grid_detector, write_squares
 from PIL import Image
-from stage_process import run_stage
 from test_commands_inspect import octavo
 
 from octavo.graph.io import save

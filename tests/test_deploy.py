@@ -13,12 +13,12 @@ import onnx
 import pytest
 import yaml
 from conftest import CLASSES, ROOT, project_params, small_network, write_images
+from forked import run_stage
 from grid_detector import NAMES, grid_detector, write_squares
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from PIL import Image
-from stage_process import run_stage
 from test_embedding import network as embedding_network
 from test_embedding_stages import people
 from test_segmentation import network as bright_network

@@ -9,9 +9,9 @@ import onnx
 import pytest
 import yaml
 from conftest import ROOT, project_params
+from forked import run_stage
 from grid_detector import NAMES, grid_detector, write_squares
 from PIL import Image
-from stage_process import run_stage
 
 from octavo.evidence.pictures import write_pictures
 from octavo.evidence.validation import Validation

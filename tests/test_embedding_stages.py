@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT, project_params, write_images
+from forked import run_stage
 from own_networks import own_network
 from PIL import Image
-from stage_process import run_stage
 from test_embedding import network
 
 from octavo.errors import ParamsError

@@ -10,10 +10,10 @@ import onnx.numpy_helper as onh
 import pytest
 import yaml
 from conftest import project_params
+from forked import run_stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from stage_process import run_stage
 from test_segmentation import SPEC, pair, write
 
 from octavo.calibration.statistics import Statistics

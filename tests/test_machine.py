@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from conftest import ROOT, small_network
+from forked import run_stage
 from packages import write_package
-from stage_process import run_stage
 
 from octavo.deploy.loader import load
 from octavo.errors import ModelRunError

@@ -14,8 +14,8 @@ import onnx
 import pytest
 import yaml
 from conftest import CLASSES, ROOT, project_params, small_network, write_images
+from forked import run_stage
 from repositories import bytes_of, commit, octavo, sh, use_remote
-from stage_process import run_stage
 
 from octavo.commands import main
 from octavo.deploy.artifact import artifacts
@@ -403,13 +403,14 @@ class TestCommandLine:
 
 
 @pytest.mark.slow
-def test_a_consumer_outside_gets_what_was_released(project, expected, tmp_path):
+def test_a_consumer_outside_gets_what_was_released(project, expected, tmp_path, monkeypatch):
     url = publish(project)
     assert expected["int8"][:2] == ["small", "int8"]
-    # From here on the remote is all there is.
-    shutil.rmtree(project)
     outside = tmp_path / "outside"
     outside.mkdir()
+    monkeypatch.chdir(outside)
+    # From here on the remote is all there is.
+    shutil.rmtree(project)
     sh(outside, "dvc", "artifacts", "get", url, "small-int8", "--rev", "v1.0.0", "-o", "int8")
     assert said_by(outside, Path("int8")) == expected["int8"]
     sh(outside, "dvc", "get", url, "models/small/package", "--rev", "small@v1.0.0", "-o", "package")

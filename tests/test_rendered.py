@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
+from forked import run_stage
 from own_networks import own_network
-from stage_process import run_stage
 
 from octavo.errors import DataError, ParamsError
 from octavo.images.decode import read_image

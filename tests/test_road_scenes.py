@@ -7,9 +7,9 @@ import onnx
 import pytest
 import torch
 from conftest import ROOT
+from forked import run_stage
 from own_networks import own_network
 from PIL import Image
-from stage_process import run_stage
 
 from octavo.errors import DataError
 from octavo.images.dataset import Classes, open_set

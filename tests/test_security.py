@@ -22,8 +22,8 @@ import onnx.helper as oh
 import pytest
 import yaml
 from conftest import CLASSES, ROOT, project_params, small_network, write_images
+from forked import run_stage
 from PIL import EpsImagePlugin, Image, ImageFile
-from stage_process import run_stage
 
 from octavo.calibration.statistics import Statistics
 from octavo.deploy.artifact import artifacts

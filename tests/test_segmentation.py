@@ -10,10 +10,10 @@ import onnx.numpy_helper as onh
 import pytest
 import yaml
 from conftest import project_params
+from forked import run_stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from stage_process import run_stage
 
 from octavo.errors import DataError
 from octavo.images.dataset import Classes, Item, open_set

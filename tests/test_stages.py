@@ -12,7 +12,7 @@ import onnx.numpy_helper as onh
 import pytest
 import yaml
 from conftest import ROOT, project_params, small_network, write_images
-from stage_process import run_stage
+from forked import run_stage
 
 ORDER = ("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark", "report")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT
+from forked import run_stage
 from rooms import imported_rooms
-from stage_process import run_stage
 
 from octavo.runtime.environment import GROUPS
 
