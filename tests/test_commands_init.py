@@ -227,6 +227,29 @@ def test_a_detector_with_coco_s_boxes(folder):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("{0: 'red', 1: 'green'}", ("red", "green")),
+        ("{1: 'red', 0: 'green'}", ("green", "red")),
+        ("{0: 'red', 2: 'green'}", None),
+        ("{0: 'red', 1: 'green', 2: 'blue'}", None),
+        ("{0: 'rot', 1: 'gruen'}", None),
+        ("{0: red", None),
+        ("{[]: 'red'}", None),
+        ("{0: 'red', 1: 'red'}", None),
+    ],
+)
+def test_class_names_that_the_exporter_wrote(folder, names, expected):
+    model = grid_detector(size=64)
+    onnx.helper.set_model_props(model, {"names": names})
+    onnx.save(model, folder / "grid.onnx")
+    write_squares(folder / "squares", 6, seed=5)
+    succeed("grid.onnx", task="detection", data="squares")
+    assert load("params.yaml").models["grid"].task.classes == expected
+    assert ("as the file's own metadata names them" in Path("params.yaml").read_text()) == bool(expected)
+
+
 def test_raw_pixels_in_channels_last(folder):
     onnx.save(grid_detector(raw=True), folder / "raw.onnx")
     write_squares(folder / "squares", 6, seed=5)

@@ -261,7 +261,7 @@ def _decoder(runnable: Runnable, image: ImageInput | None, sides: Sides | None, 
         "family": first.name,
         "networks": first.networks,
         "layout": first.layout,
-        "classes": None if first.classes is None else first.classes(outputs),
+        "classes": None if first.classes is None else first.classes(outputs, sides.size),
         "others": [family.name for family in others],
         "why": "the outputs of a grey image have this layout",
     }

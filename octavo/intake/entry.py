@@ -99,7 +99,7 @@ def entry_of(request: Request) -> Entry:
         if sides.by == "default":
             raise ModelRunError(f"{request.model}: {error.problem}", "give the size that it takes: `--size HxW`") from error
         raise
-    task = guessed_task(request.task, outputs, sides.size)
+    task = guessed_task(request.task, outputs, sides.size, found.model.metadata_props)
     data = guessed_data(task, request.data, request.calibration)
     first = guessed(request.task, task.family, image, sides.size, found=inside(found.image), outputs=found.model.graph.outputs)
     session = Session(runnable.source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,25 +28,28 @@ class TaskGuess:
         why: key to what it was concluded from.
         family: of a detector.
         classes: how many classes the outputs tell apart; None where they do not say.
+        names: of a detector's classes, as the file's exporter wrote them; None where it did not, or not of so many.
     """
 
     keys: dict[str, Any]
     why: dict[str, str] = field(default_factory=dict)
     family: str | None = None
     classes: int | None = None
+    names: tuple[str, ...] | None = None
 
     def block(self) -> Any:
         """The block that they make."""
         return TypeAdapter(Task).validate_python(self.keys)
 
 
-def guessed_task(task: str, outputs: Outputs, size: tuple[int, int]) -> TaskGuess:
-    """From what the network puts out.
+def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], metadata: Mapping[str, str] | None = None) -> TaskGuess:
+    """From what the network puts out, and what its exporter wrote beside it.
 
     Args:
         task: `classification`, `detection`, `segmentation` or `embedding`.
         outputs: of one image.
         size: (height, width) of the input.
+        metadata: the file's properties.
 
     Raises:
         DataError: the outputs are not those of the task; their shapes are named.
@@ -55,6 +59,8 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int]) -> TaskGues
         found = TaskGuess({"name": task, "decoder": family.name}, family=family.name)
         found.why["decoder"] = f"the outputs are laid out as those of {family.networks}"
         found.classes = None if family.classes is None else family.classes(outputs, size)
+        names = _exported_names(metadata or {})
+        found.names = names if names and found.classes in (None, len(names)) else None
         return found
     fits = _maps if task == "segmentation" else _vector
     fitting = {name: value for name, value in outputs.items() if fits(value, task)}
@@ -76,6 +82,18 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int]) -> TaskGues
     elif task == "segmentation" and value.ndim == 4:
         found.classes = max(2, value.shape[1])
     return found
+
+
+def _exported_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Ultralytics' exports say of each class what it is called: `names`, a Python dictionary of index to name."""
+    try:
+        names = ast.literal_eval(metadata.get("names", ""))
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return None
+    if not isinstance(names, dict) or set(names) != set(range(len(names))):
+        return None
+    listed = tuple(str(names[index]) for index in range(len(names)))
+    return listed if len(set(listed)) == len(listed) else None
 
 
 def _vector(value: np.ndarray, task: str) -> bool:  # noqa: ARG001 - one signature for both
