@@ -12,6 +12,7 @@ from octavo.params.grammar import Detection, Input
 from octavo.tasks.detection import FAMILIES, Boxes, detect, family_of
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import suppressed
+from octavo.tasks.detection.matching import overlaps
 
 TASK = Detection(name="detection", score=0.05, iou=0.5)
 BOXES = [[10.0, 20.0, 100.0, 50.0], [200.0, 40.0, 30.0, 60.0]]
@@ -245,6 +246,29 @@ class TestSuppression:
         assert kept.scores == pytest.approx([0.95, 0.9, 0.3])
         assert kept.xyxy[0].tolist() == [50, 50, 60, 60]
         assert len(suppressed(boxes, 0.5, 1)) == 1
+
+    @given(st.integers(1, 50), st.integers(0, 2**32 - 1), st.integers(1, 400), st.integers(1, 40))
+    @settings(deadline=None, max_examples=60)
+    def test_fewer_are_the_first_of_more(self, first, seed, count, most):
+        generator = np.random.default_rng(seed)
+        corner = generator.uniform(0, 40, (count, 2))
+        boxes = Boxes(
+            np.concatenate([corner, corner + generator.uniform(1, 20, (count, 2))], axis=1),
+            # As an INT8 network's: many are equal.
+            generator.integers(1, 9, count) / 8,
+            generator.integers(0, 3, count),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("octavo.tasks.detection.boxes._FIRST", first)
+            some = suppressed(boxes, 0.3, most)
+        every = suppressed(boxes, 0.3, count)
+        assert len(some) == min(most, len(every))
+        assert np.array_equal(some.xyxy, every.xyxy[:most])
+        assert np.array_equal(some.scores, every.scores[:most])
+        assert (np.diff(every.scores) <= 0).all()
+        overlap = overlaps(every.xyxy, every.xyxy)
+        same = every.classes[:, None] == every.classes[None]
+        assert (overlap[same & ~np.eye(len(every), dtype=bool)] <= 0.3 + 1e-6).all()
 
     def test_a_broken_model_has_no_boxes_and_does_not_fail(self):
         nothing = Boxes.above(np.full((3, 4), np.nan), np.full((3, 2), np.nan), 0.001)

@@ -13,6 +13,8 @@ __all__ = ["Boxes", "corners", "suppressed"]
 
 # What reaches suppression at most: a broken model scores everything, and comparing all pairs is quadratic.
 CANDIDATES = 30_000
+# Suppression begins with so many candidates, and takes so many times more where they were too few.
+_FIRST, _MORE = 4096, 4
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,28 @@ def suppressed(boxes: Boxes, iou: float, most: int) -> Boxes:
         boxes: candidates.
         iou: of two boxes of one class that overlap more, the lower one goes.
         most: how many come back at most.
+
+    Returns:
+        By falling score; of equal ones those first that came first.
     """
     boxes = boxes.best(CANDIDATES)
-    if not len(boxes):
-        return boxes
+    count = _FIRST
+    while True:
+        # Greedy: no box gives way to one below it, so that the first of the best are the first of all.
+        kept = _survivors(boxes.taken(np.arange(min(count, len(boxes)))), iou)
+        if len(kept) >= most or count >= len(boxes):
+            return boxes.taken(kept[:most])
+        count *= _MORE
+
+
+def _survivors(boxes: Boxes, iou: float) -> np.ndarray:
+    """Places of the boxes that stay, of some by falling score; ascending."""
     xywh = np.concatenate([boxes.xyxy[:, :2], boxes.xyxy[:, 2:] - boxes.xyxy[:, :2]], axis=1)
-    survivors = []
+    survivors = [np.zeros(0, np.int64)]
     # Class by class: OpenCV's batched form compares every pair of boxes, whatever their classes.
     for kind in np.unique(boxes.classes):
         members = np.flatnonzero(boxes.classes == kind)
         # Whatever is a candidate is above the least score already.
         kept = cv2.dnn.NMSBoxes(xywh[members], boxes.scores[members].astype(np.float32), 0.0, iou)
         survivors.append(members[np.asarray(kept, np.int64).reshape(-1)])
-    return boxes.taken(np.concatenate(survivors)).best(most)
+    return np.sort(np.concatenate(survivors))
