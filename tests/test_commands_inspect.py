@@ -15,6 +15,7 @@ import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from conftest import ROOT, small_network
+from forked import run_octavo
 from graphs import he, network, statistics_of
 from grid_detector import grid_detector
 
@@ -34,10 +35,8 @@ LAYER_KEYS = {"name", "op_type", "output", "macs", "parameters", "precision", "d
 INT8_KEYS = {"target", "refused", "layers", "nodes", "float", "later"}
 
 
-def octavo(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "octavo", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, **options)
+def octavo(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    return run_octavo(cwd or Path.cwd(), tuple(map(str, arguments)), {**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def images(count: int, seed: int = 3) -> list[dict[str, np.ndarray]]:

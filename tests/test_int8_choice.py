@@ -561,10 +561,16 @@ def test_where_fidelity_is_reached_no_channel_is_equalized():
 
 
 @pytest.mark.parametrize(
-    ("more", "settings", "chosen"),
-    [(1.1, {}, "peaks, rounded"), (1.5, {}, "peaks"), (1.1, {"repair": False, "effort": "high"}, "peaks")],
+    ("more", "less", "settings", "chosen"),
+    [
+        (1.1, 1.0, {}, "peaks, rounded"),
+        (1.5, 1.0, {}, "peaks"),
+        (1.1, 100.0, {}, "peaks"),
+        (1.1, 1.0, {"repair": False, "effort": "high"}, "peaks"),
+    ],
 )
-def test_better_weights_are_taken_though_activations_hide_them_where_repair_follows(monkeypatch, more, settings, chosen):
+def test_better_weights_are_taken_though_activations_hide_them_where_repair_follows(monkeypatch, more, less, settings, chosen):
+    """`more` noise with all in INT8, by themselves at least `less` times less."""
     first: list[float] = []
     true = Judge.judge_by_image
 
@@ -575,6 +581,7 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
         return [noise * more for noise in first]
 
     monkeypatch.setattr(Judge, "judge_by_image", by_image)
+    monkeypatch.setattr("octavo.quantization.int8.choice._LESS", less)
     model = maps()
     result = quantize_static(model, statistics_of(model), Int8(placement="all", fidelity=60, **settings), IMAGES)
     assert "peaks, rounded" in result.measured["tried_db"]

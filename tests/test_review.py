@@ -569,7 +569,7 @@ class TestGate:
 
     def test_as_a_process(self, project):
         change_record(project, "road", "accuracy", lose)
-        said = sh(project, sys.executable, "-m", "octavo", "gate", "road", code=1)
+        said = sh(project, "octavo", "gate", "road", code=1)
         assert said.splitlines()[0] == "road int8.gate.retained: fail: 0.912 [0.880, 0.940], asked for 0.99"
 
     def test_missing_metrics(self, project, capsys):

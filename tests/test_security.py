@@ -22,7 +22,7 @@ import onnx.helper as oh
 import pytest
 import yaml
 from conftest import CLASSES, ROOT, project_params, small_network, write_images
-from forked import run_stage
+from forked import run_octavo, run_stage
 from PIL import EpsImagePlugin, Image, ImageFile
 
 from octavo.calibration.statistics import Statistics
@@ -442,8 +442,7 @@ class TestGraphs:
     def test_the_commands_say_so(self, place):
         path = graph(place, [4, 4], location="../secret.bin")
         for command in (("inspect", path), ("init", path, "--task", "classification", "--data", place)):
-            words = [sys.executable, "-m", "octavo", *map(str, command)]
-            done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=place)
+            done = run_octavo(place, tuple(map(str, command)), os.environ)
             assert done.returncode == 2
             assert "its weights lie outside its folder, in '../secret.bin'" in done.stderr
             assert "Traceback" not in done.stderr
@@ -669,8 +668,8 @@ class TestInitAllows:
         for label in range(CLASSES):
             write_images(outside / f"photos/{label}", 4, seed=40 + label)
         shutil.copy("small.onnx", outside / "other.onnx")
-        command = ["init", str(outside / "other.onnx"), "--task", "classification", "--data", f"../{outside.name}/photos"]
-        done = subprocess.run([sys.executable, "-m", "octavo", *command], capture_output=True, text=True, check=False)
+        command = ("init", str(outside / "other.onnx"), "--task", "classification", "--data", f"../{outside.name}/photos")
+        done = run_octavo(Path.cwd(), command, os.environ)
         assert done.returncode == 0, done.stderr
         assert load("params.yaml").allow_outside == (f"{outside}/other.onnx", f"../{outside.name}/photos")
         assert done.stdout.count("lies outside of the project: `allow_outside` names it now") == 2

@@ -28,8 +28,8 @@ _RISK = 10**0.1
 # How much more noise everything in INT8 may make with weights that make less by themselves, where repair follows. It takes back
 # what a few activations make, beside which weights do not show (YOLOv8n: 1 to 2 % of all noise, 20 % of what is left at 20 dB).
 _HIDDEN = 10**0.1
-# Held-out images that rounded weights are told apart on.
-_WEIGHED = 2
+# Held-out images that rounded weights are told apart on, and how much less noise they must make: below that chance decides, too.
+_WEIGHED, _LESS = 2, 10**0.2
 
 
 @dataclass
@@ -109,10 +109,10 @@ def chosen_way(
 
 
 def _weighs_less(draft: Draft, plan: Plan, best: Chosen, judge: Judge) -> bool:
-    """Whether a plan's rounded weights alone, activations exact, make less noise than those of the best plan."""
+    """Whether a plan's rounded weights alone, activations exact, make clearly less noise than those of the best plan."""
     samples = judge.samples[:_WEIGHED]
     after, before = (weights_noise(one.model, its, judge, samples) for one, its in ((draft, plan), (best.draft, best.plan)))
-    return after < before
+    return after * _LESS < before
 
 
 def _worth_more(recipe: Int8, short: bool) -> bool:
