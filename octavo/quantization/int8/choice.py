@@ -98,11 +98,9 @@ def chosen_way(
         while _worth_more(recipe, db_of(best.noise) < bound) and (step := next(steps, None)) is not None:
             what, draft = step
             plan = draft.plan()
-            hidden = maps and what == ROUNDED and recipe.repair and db_of(best.noise) < bound
-            if hidden and _weighs_less(draft, plan, best, judge):
-                attempt(f"{label}, {what}", draft, plan, allowed=_HIDDEN)
-            else:
-                attempt(f"{label}, {what}", draft, plan)
+            repaired = maps and recipe.repair and db_of(best.noise) < bound
+            hidden = repaired and what == ROUNDED and _weighs_less(draft, plan, best, judge)
+            attempt(f"{label}, {what}", draft, plan, allowed=_HIDDEN if hidden else 1.0)
             if maps and recipe.effort == "default":
                 break
     return best
