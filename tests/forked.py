@@ -59,6 +59,8 @@ def _octavo(command: list[str]) -> None:
 def _run(what, command: list[str], folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as scratch:
         written = [Path(scratch, stream) for stream in ("stdout", "stderr")]
+        for path in written:  # A process that never gets to them has an exit code to tell.
+            path.touch()
         process = _SERVER.Process(target=_main, args=(what, command, folder.resolve(), dict(environment), written))
         process.start()
         process.join()
