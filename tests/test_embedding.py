@@ -338,7 +338,7 @@ class TestGates:
 
 
 def test_fidelity_of_embeddings_leaves_room_for_other_images():
-    assert Int8().of_task("embedding").fidelity == 26
+    assert Int8().of_task("embedding").fidelity == 25.5
     for told in (Int8(fidelity=20), Int8(effort="high")):
         assert told.of_task("embedding") == told
     assert Int8().of_task("classification") == Int8()
