@@ -74,6 +74,8 @@ def precision_of(node: ir.Node) -> Precision:
         return Precision("int8", type_name(codes), stored, note)
     if stored and weights.dtype in _EIGHT:
         return Precision(type_, type_, stored, "weights are int8 in the file alone")
+    if stored and weights.dtype == ir.DataType.FLOAT16 and type_ == "float32":
+        return Precision(type_, type_, stored, "weights are float16 in the file alone")
     if codes is not None:
         return Precision(type_, type_, stored, "reads codes, its weights are none")
     return Precision(type_, type_, stored)
@@ -82,7 +84,7 @@ def precision_of(node: ir.Node) -> Precision:
 def forms_of(model: ir.Model) -> list[str]:
     """How a graph is quantized; [] for FP32.
 
-    `qdq`, `qoperator`, `dynamic`, `float16`, `weights` (int8 in the file, restored by Cast).
+    `qdq`, `qoperator`, `dynamic`, `float16`, `weights` (8 bits or float16 in the file, restored by Cast).
     """
     found: dict[str, None] = {}
     operators = {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}
@@ -96,12 +98,13 @@ def forms_of(model: ir.Model) -> list[str]:
     elif operators & _DYNAMIC:
         found["dynamic"] = None
     values = [value for graph in model.graphs() for value in graph.initializers.values() if value.const_value is not None]
-    if any(value.dtype == ir.DataType.FLOAT16 and value.const_value.size > 1 for value in values):
+    arrays = [value for value in values if value.const_value.size > 1]
+    restored = {value.dtype for value in arrays if any(use.node.op_type == "Cast" for use in value.uses())}
+    halves = [value for value in arrays if value.dtype == ir.DataType.FLOAT16]
+    if any(use.node.op_type != "Cast" for value in halves for use in value.uses()):
         found["float16"] = None
-    casts = [
-        node for node in model.graph if node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].is_initializer()
-    ]
-    if any(node.inputs[0].dtype in _EIGHT and node.inputs[0].const_value.size > 1 for node in casts):
+        restored -= {ir.DataType.FLOAT16}
+    if restored & {*_EIGHT, ir.DataType.FLOAT16}:
         found["weights"] = None
     return list(found)
 

@@ -27,6 +27,7 @@ from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.refusals import no_kernel
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import is_weighted
+from octavo.quantization.int8.writing.packed import pack_tables
 from octavo.quantization.select import select
 
 __all__ = ["quantize_dynamic"]
@@ -84,7 +85,10 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     )
     if names:
         quantizer.quantize_model()
-    return Int8Result(_engine_output(quantizer), decisions, corrected)
+    result = _engine_output(quantizer)
+    # Weights stay apart (`_unshare`).
+    pack_tables(result)
+    return Int8Result(result, decisions, corrected)
 
 
 def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:

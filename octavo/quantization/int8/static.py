@@ -8,7 +8,7 @@ layers go back to float; kernel times say which of them cost least there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -35,6 +35,7 @@ from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, is_map, units_of
 from octavo.quantization.int8.ways import Way
+from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.select import select
 
@@ -128,8 +129,10 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
+    halves = pack_constants(result, kept)
     rows = alone.rows(whole.reasons) if alone is not None else []
-    return Int8Result(result, decided(model, plan.reasons, choosers), plan.corrected, record, costs, rows)
+    decisions = [_in_file(one, halves) for one in decided(model, plan.reasons, choosers)]
+    return Int8Result(result, decisions, plan.corrected, record, costs, rows)
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,12 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     if not heads:
         raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
     return Begun(complete, choosers, ready, heads, kept)
+
+
+def _in_file(decision: Decision, halves: Collection[str]) -> Decision:
+    if decision.precision != "float" or decision.node not in halves:
+        return decision
+    return replace(decision, reason=f"{decision.reason}; weights float16 in the file")
 
 
 def _made(model: ir.Model) -> list[ir.Value]:
