@@ -23,11 +23,12 @@ from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weig
 from octavo.quantization.int8.static import begin, decided
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
+from octavo.quantization.int8.writing.packed import pack_constants
 
 __all__ = ["Forecast", "forecast"]
 
-# Bytes beside a weight's codes: a float32 scale and an int8 zero point a channel; beside a bias, int32 both.
-_BESIDE_WEIGHTS, _BESIDE_BIAS = 5, 8
+# Bytes beside a channel's codes, and beside its bias: a float32 scale. Zero points are there once.
+_BESIDE_WEIGHTS, _BESIDE_BIAS = 4, 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Forecast:
 
     Attributes:
         decisions: for every node, as a manifest would have them if nothing measured spoke against it.
-        weight_bytes: of all constants of the file, scales and zero points of weights included.
+        weight_bytes: of all constants of the file, scales of weights included.
         layers: how many layers of weights would be INT8.
         later: what is decided by measurement, in words.
     """
@@ -64,7 +65,9 @@ def forecast(model: ir.Model, recipe: Int8) -> Forecast:
     layers = [unit for unit, reason in reasons.items() if unit.kind == "linear" and not reason]
     if not layers:
         raise QuantizationError("no node of this graph can be quantized", WAY_OUT)
-    size = weight_bytes(begun.complete) + _saved(layers, recipe)
+    packed = ir.from_proto(ir.to_proto(begun.complete))
+    pack_constants(packed, {*begun.kept, *(unit.main.name for unit in layers)})
+    size = weight_bytes(packed) + _saved(layers, recipe)
     later = _later(recipe, fidelity_of(begun.heads, recipe.effort) if recipe.fidelity == "auto" else recipe.fidelity)
     return Forecast(decided(model, reasons, begun.choosers), size, len(layers), later)
 
