@@ -202,7 +202,7 @@ class TestWeights:
 
 
 class TestQuantized:
-    """A layer that a user's pattern keeps beside one that only `float_heads` does."""
+    """Layers that stay float because a pattern names them, or because they are heads."""
 
     @pytest.fixture(scope="class")
     def parts(self) -> tuple[ir.Model, list[dict[str, np.ndarray]]]:
@@ -235,3 +235,11 @@ class TestQuantized:
         assert forms_of(result.model)[-1] == "weights"
         wanted, got = run(model, feeds[5])["y"], run(result.model, feeds[5])["y"]
         assert 10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum()) > 25
+
+    @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
+    def test_files_for_other_runtimes_keep_float32(self, parts, target):
+        model, feeds = parts
+        recipe = Int8(method="minmax", placement="all", repair=False, keep_float=["head"], target=target)
+        result = quantize_static(model, statistics_of(model, feeds), recipe, Images(feeds[:4], feeds[4:]))
+        kinds = {value.const_value.dtype for value in result.model.graph.initializers.values() if value.const_value.size > 400}
+        assert kinds == {ir.DataType.FLOAT, ir.DataType.INT8}

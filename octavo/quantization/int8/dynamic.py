@@ -87,7 +87,8 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         quantizer.quantize_model()
     result = _engine_output(quantizer)
     # Weights stay apart (`_unshare`).
-    pack_tables(result)
+    if target_of(recipe.target).layout == "kernels":
+        pack_tables(result)
     return Int8Result(result, decisions, corrected)
 
 

@@ -66,7 +66,8 @@ def forecast(model: ir.Model, recipe: Int8) -> Forecast:
     if not layers:
         raise QuantizationError("no node of this graph can be quantized", WAY_OUT)
     packed = ir.from_proto(ir.to_proto(begun.complete))
-    pack_constants(packed, {*begun.kept, *(unit.main.name for unit in layers)})
+    if target_of(recipe.target).layout == "kernels":
+        pack_constants(packed, {*begun.kept, *(unit.main.name for unit in layers)})
     size = weight_bytes(packed) + _saved(layers, recipe)
     later = _later(recipe, fidelity_of(begun.heads, recipe.effort) if recipe.fidelity == "auto" else recipe.fidelity)
     return Forecast(decided(model, reasons, begun.choosers), size, len(layers), later)

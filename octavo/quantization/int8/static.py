@@ -129,7 +129,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
-    halves = pack_constants(result, kept)
+    # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
+    halves = pack_constants(result, kept) if target_of(recipe.target).layout == "kernels" else ()
     rows = alone.rows(whole.reasons) if alone is not None else []
     decisions = [_in_file(one, halves) for one in decided(model, plan.reasons, choosers)]
     return Int8Result(result, decisions, plan.corrected, record, costs, rows)
