@@ -586,3 +586,39 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
     result = quantize_static(model, statistics_of(model), Int8(placement="all", fidelity=60, **settings), IMAGES)
     assert "peaks, rounded" in result.measured["tried_db"]
     assert result.measured["chosen"] == chosen
+
+
+@pytest.mark.parametrize(
+    ("price", "is_measured", "reached", "taken"),
+    [
+        (1.2, True, 20.5, "loose"),  # dear
+        (1.05, True, 20.5, "close"),  # cheap enough
+        (1.2, False, 20.5, "close"),  # estimates do not say what is dear
+        (1.2, True, 19.0, "close"),  # not reached at all: the best there is
+    ],
+)
+def test_the_last_two_db_of_boxes_are_left_where_they_are_dear(monkeypatch, price, is_measured, reached, taken):
+    draft = Draft(prepared(uneven()), statistics_of(uneven()), Int8(method="minmax"), {}, CALIBRATION)
+    whole = draft.plan()
+    half = draft.plan({whole.int8[0].main.name: "float"})
+    placing = repair.Placing(draft, whole, replace(estimated(draft.units), is_measured=is_measured))
+    costs = {len(whole.int8): 1.0, len(half.int8): price}
+    assert len(costs) == 2
+    monkeypatch.setattr(type(placing.prices), "of", lambda self, int8: costs[len(int8)])
+    asked = []
+
+    def repaired(start, noise, judge, alone, wanted):
+        asked.append(wanted)
+        return (10 ** (-reached / 10), half) if wanted == 0.01 else (10**-1.85, whole)
+
+    monkeypatch.setattr(placing, "repaired", repaired)
+    settle = placing.settled
+    noise, plan, ratio = settle(whole, 0.1, None, None, (0.01, 10**-1.8))
+    assert (plan is whole) == (taken == "loose")
+    assert ratio == (price if taken == "loose" else None)
+    assert noise <= 10**-1.8
+    # With one bound there is nothing to weigh; what does already is not looked for.
+    asked.clear()
+    assert settle(whole, 0.1, None, None, (0.01, 0.01))[1:] == (half, None)
+    settle(whole, 10**-1.9, None, None, (0.01, 10**-1.8))
+    assert asked == [0.01, 0.01]

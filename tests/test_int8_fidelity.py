@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from octavo.quantization.int8.noise.fidelity import fidelity_of
+from octavo.quantization.int8.noise.fidelity import fidelity_of, least_of
 
 VECTORS, MASKS, BOXES, HIGH = 25.0, 22.5, 20.0, 26.5
 
@@ -24,3 +24,8 @@ VECTORS, MASKS, BOXES, HIGH = 25.0, 22.5, 20.0, 26.5
 def test_detectors_are_held_to_more_than_masks_and_vectors_to_most(shapes, effort, expected):
     heads = [ir.Value(name=str(place), shape=None if shape is None else ir.Shape(shape)) for place, shape in enumerate(shapes)]
     assert fidelity_of(heads, effort) == expected
+
+
+def test_only_boxes_may_do_with_less():
+    assert [least_of(bound) for bound in (VECTORS, MASKS, HIGH, 24.0)] == [VECTORS, MASKS, HIGH, 24.0]
+    assert least_of(BOXES) == 18.0

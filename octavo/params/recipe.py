@@ -88,7 +88,8 @@ class Int8(Block):
     # Give the worst layers back to float, cheapest in latency first, until `fidelity` holds on held-out calibration images.
     repair: bool = True
     # SQNR in dB at the outputs of the last layers, each channel against its own variance. auto: 25 for vectors (25.5 for those of
-    # `task: embedding`), 20 for maps of several sizes (detection), 22.5 for maps of one size (segmentation).
+    # `task: embedding`), 20 for maps of several sizes (detection; 18 where 20 take a tenth longer by measured times), 22.5 for maps
+    # of one size (segmentation).
     fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.
     correction: Literal["none", "bias"] = "bias"

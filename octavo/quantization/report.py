@@ -59,11 +59,24 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("tensors with channels equalized", str(measured.get("equalized_tensors", 0))),
             ("SQNR at the heads, all in INT8", f"{measured['all_int8_db']} dB"),
             ("SQNR at the heads, as written", f"{measured['db']} dB, {measured['fidelity_db']} dB wanted"),
+            *_dear(measured),
             ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),
         ]
     ran = made["executed"]
     rows.append(("layers decided INT8", f"{ran['int8_layers']}, of which {ran['int8_layers_integer']} run as integer kernels"))
     return rows
+
+
+def _dear(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What `Placing.settled` left out; `int8.fidelity` asks for it."""
+    if "dear_db" not in measured:
+        return []
+    return [
+        (
+            f"not asked for: {measured['dear_db']} dB",
+            f"{measured['dear_price']} times the time by the cost table; `fidelity: {measured['dear_db']:g}` has it",
+        )
+    ]
 
 
 def _warnings(warnings: Sequence[str]) -> list[str]:

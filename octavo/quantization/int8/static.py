@@ -22,7 +22,7 @@ from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.draft import Draft, Feeds, Plan
-from octavo.quantization.int8.noise.fidelity import fidelity_of
+from octavo.quantization.int8.noise.fidelity import fidelity_of, least_of
 from octavo.quantization.int8.noise.judge import Judge, heads_of
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
@@ -124,7 +124,10 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             noise = judge.judge(draft.written(plan, judge.heads))
             record["placed_db"] = db_of(noise)
         if recipe.repair and db_of(noise) < bound:
-            noise, plan = placing.repaired(plan, noise, judge, alone, wanted)
+            least = least_of(bound) if recipe.fidelity == "auto" else bound
+            noise, plan, dear = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
+            if dear is not None:
+                record |= {"fidelity_db": least, "dear_db": bound, "dear_price": round(dear, 2)}
         record |= {"db": db_of(noise)}
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":

@@ -3,7 +3,8 @@
 - vectors: classes and embeddings. The largest of many decides, and the first two are often close; comparing two averages over their
   dimensions, and a cosine of .998 is 24 dB.
 - masks: maps of one size. Each decision is made by many pixels.
-- boxes: maps of several sizes, which detectors have. A single position decides where a box ends.
+- boxes: maps of several sizes, which detectors have. A single position decides where a box ends. What noise does to them differs
+  from detector to detector: where the last two dB are dear, they are not asked for (`least_of`, `repair.Placing.settled`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.structure.units import is_map
 
-__all__ = ["fidelity_of"]
+__all__ = ["fidelity_of", "least_of"]
 
 VECTORS, MASKS, BOXES = 25.0, 22.5, 20.0
+# What boxes are held to where `BOXES` would be dear.
+LEAST_BOXES = 18.0
 # Vectors with `effort: high`.
 HIGH = 26.5
 
@@ -33,3 +36,8 @@ def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
         sizes = {tuple(map(str, value.shape[2:])) for value in maps if value.shape is not None}
         return BOXES if len(sizes) > 1 else MASKS
     return HIGH if effort == "high" else VECTORS
+
+
+def least_of(bound: float) -> float:
+    """SQNR in dB below which no network is let that `fidelity_of` holds to `bound`, however dear more is."""
+    return LEAST_BOXES if bound == BOXES else bound
