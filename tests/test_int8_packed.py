@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from octavo.graph.precision import forms_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
-from octavo.quantization.int8.writing.packed import pack_constants, pack_tables, whole_steps
+from octavo.quantization.int8.writing.packed import few_values, pack_constants, pack_tables, whole_steps
 
 SIDE = 24
 
@@ -99,7 +99,41 @@ class TestWholeSteps:
         assert whole_steps(np.array([0.1, 0.2], np.float32)) is None
 
 
+class TestFewValues:
+    @given(st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), max_size=6), st.integers(1, 400), st.integers(0, 9))
+    def test_whatever_is_listed_comes_back_to_the_last_bit(self, values, count, seed):
+        assume(values)
+        table = np.random.default_rng(seed).choice(np.array([*values, 0.0, -0.0], np.float32), count)
+        found = few_values(table)
+        if found is None:
+            assert count + 4 * len(np.unique(table.view(np.uint32))) >= table.nbytes
+        else:
+            assert found[0].nbytes + found[1].nbytes < table.nbytes
+            assert found[1][found[0]].tobytes() == table.tobytes()
+
+    @pytest.mark.parametrize(("different", "dtype"), [(256, np.uint8), (257, np.uint16)])
+    def test_up_to_256_values_take_one_byte(self, different, dtype):
+        values = np.random.default_rng(0).permutation(np.arange(different, dtype=np.float32))
+        codes, listed = few_values(np.tile(values, 4).reshape(2, -1))
+        assert (codes.dtype, codes.shape, len(listed)) == (dtype, (2, 2 * different), different)
+
+    def test_as_many_values_as_places_are_no_list(self):
+        assert few_values(np.random.default_rng(0).random(70000, np.float32)) is None
+        assert few_values(np.arange(300, dtype=np.float32)) is None
+
+
 class TestTables:
+    def test_anchors_in_shares_of_the_image_are_a_list_and_places_in_it(self, tmp_path):
+        shares = (np.arange(SIDE, dtype=np.float32) + np.float32(0.5)) / np.float32(SIDE)
+        centres = np.stack(np.meshgrid(shares, shares, [0, 1, 2])[:2], -1).transpose(2, 0, 1, 3)[None].astype(np.float32)
+        mixed = np.random.default_rng(0).permutation(centres.reshape(-1)).reshape(centres.shape)
+        model, packed = decoder(grid=mixed), decoder(grid=mixed)
+        pack_tables(packed)
+        assert any(node.op_type == "Gather" for node in packed.graph)
+        assert bytes_of(packed) < 0.3 * mixed.nbytes
+        assert same_bits(model, packed)
+        assert [node.op_type for node in optimized(packed, tmp_path).graph.node] == ["Add", "Mul"]
+
     def test_grids_and_anchors_take_a_twentieth_and_decode_to_the_same_bits(self):
         model, packed = decoder(), decoder()
         pack_tables(packed)

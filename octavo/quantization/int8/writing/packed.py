@@ -15,7 +15,7 @@ from onnx_ir.passes.common import DeduplicateInitializersPass
 
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["pack_constants", "pack_tables", "whole_steps"]
+__all__ = ["few_values", "pack_constants", "pack_tables", "whole_steps"]
 
 # Restoring fewer values than this would take more bytes than it saves.
 _WORTH = 256
@@ -56,7 +56,9 @@ def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
 def pack_tables(model: ir.Model) -> None:
     """Pack float32 tables that only Add, Sub, Mul and Div read, in place; what restores them gives the same bits.
 
-    Axes along which a table repeats are left to Expand; values that are whole steps of one size are uint8 or uint16 codes.
+    Axes along which a table repeats are left to Expand. Values that are whole steps of one size are uint8 or uint16 codes, and so are
+    places in a list, where a table has few different values (the anchors of an SSD detector, in shares of the image); what takes
+    fewer bytes is taken.
 
     Args:
         model: a graph that is ready to be saved.
@@ -86,6 +88,18 @@ def whole_steps(array: np.ndarray) -> tuple[np.ndarray, np.float32, np.float32] 
     return parts if restored.tobytes() == np.ascontiguousarray(array).tobytes() else None
 
 
+def few_values(array: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """(codes, list) with `list[codes]` equal to a float32 array to the last bit; None where that takes no fewer bytes.
+
+    Codes are uint8 or uint16, of the array's shape. Values are told apart by their bits: -0.0 is not 0.0, and each NaN is its own.
+    """
+    bits, codes = np.unique(np.ascontiguousarray(array).view(np.uint32), return_inverse=True)
+    if len(bits) > 1 << 16:
+        return None
+    parts = codes.reshape(array.shape).astype(np.uint8 if len(bits) <= 1 << 8 else np.uint16), bits.view(np.float32)
+    return parts if sum(part.nbytes for part in parts) < array.nbytes else None
+
+
 def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, np.ndarray, list[ir.Usage]]]:
     """The float32 constants that are worth packing, and who reads them, in the main graph alone."""
     for value in list(model.graph.initializers.values()):
@@ -103,18 +117,24 @@ def _pack_table(model: ir.Model, value: ir.Value, array: np.ndarray) -> None:
         first = small.take([0], axis)
         if (small == first).all():
             small = first
-    parts = whole_steps(small) if small.size >= _WORTH else None
-    if parts is None and small.size == array.size:
+    steps, listed = (whole_steps(small), few_values(small)) if small.size >= _WORTH else (None, None)
+    if steps is not None and listed is not None and listed[0].nbytes + listed[1].nbytes < steps[0].nbytes:
+        steps = None
+    if steps is None and listed is None and small.size == array.size:
         return
     name, nodes = value.name, []
-    if parts is None:
-        result = new_constant(model, f"{name}.part", small)
-    else:
-        codes, step, start = parts
+    if steps is not None:
+        codes, step, start = steps
         result = _then(nodes, "Cast", [new_constant(model, f"{name}.codes", codes)], f"{name}.cast", to=ir.DataType.FLOAT.value)
         for op_type, number, plain in (("Mul", step, 1), ("Add", start, 0)):
             if number != plain:
                 result = _then(nodes, op_type, [result, new_constant(model, f"{name}.{op_type}.by", number)], f"{name}.{op_type}")
+    elif listed is not None:
+        codes, values = (new_constant(model, f"{name}.{part}", held) for part, held in zip(("codes", "values"), listed, strict=True))
+        places = _then(nodes, "Cast", [codes], f"{name}.cast", ir.DataType.INT32, to=ir.DataType.INT32.value)
+        result = _then(nodes, "Gather", [values, places], f"{name}.gather", axis=0)
+    else:
+        result = new_constant(model, f"{name}.part", small)
     if small.size < array.size:
         shape = new_constant(model, f"{name}.shape", np.array(array.shape, np.int64))
         result = _then(nodes, "Expand", [result, shape], f"{name}.expand")
@@ -134,9 +154,16 @@ def _pack_weights(model: ir.Model, value: ir.Value, array: np.ndarray, axis: int
     return True
 
 
-def _then(nodes: list[ir.Node], op_type: str, inputs: list[ir.Value], name: str, **attributes: int) -> ir.Value:
+def _then(
+    nodes: list[ir.Node],
+    op_type: str,
+    inputs: list[ir.Value],
+    name: str,
+    dtype: ir.DataType = ir.DataType.FLOAT,
+    **attributes: int,
+) -> ir.Value:
     node = ir.node(op_type, inputs, attributes, name=name)
-    node.outputs[0].name, node.outputs[0].dtype = f"{name}.out", ir.DataType.FLOAT
+    node.outputs[0].name, node.outputs[0].dtype = f"{name}.out", dtype
     nodes.append(node)
     return node.outputs[0]
 
