@@ -57,8 +57,8 @@ def pack_tables(model: ir.Model) -> None:
     """Pack float32 tables that only Add, Sub, Mul and Div read, in place; what restores them gives the same bits.
 
     Axes along which a table repeats are left to Expand. Values that are whole steps of one size are uint8 or uint16 codes, and so are
-    places in a list, where a table has few different values (the anchors of an SSD detector, in shares of the image); what takes
-    fewer bytes is taken.
+    places in a list where a table has few different values (an SSD detector's anchors, in shares of the image); what takes fewer
+    bytes is taken.
 
     Args:
         model: a graph that is ready to be saved.
@@ -118,23 +118,21 @@ def _pack_table(model: ir.Model, value: ir.Value, array: np.ndarray) -> None:
         if (small == first).all():
             small = first
     steps, listed = (whole_steps(small), few_values(small)) if small.size >= _WORTH else (None, None)
-    if steps is not None and listed is not None and listed[0].nbytes + listed[1].nbytes < steps[0].nbytes:
-        steps = None
-    if steps is None and listed is None and small.size == array.size:
-        return
     name, nodes = value.name, []
-    if steps is not None:
+    if listed is not None and (steps is None or sum(part.nbytes for part in listed) < steps[0].nbytes):
+        codes, values = new_constant(model, f"{name}.codes", listed[0]), new_constant(model, f"{name}.values", listed[1])
+        places = _then(nodes, "Cast", [codes], f"{name}.cast", to=ir.DataType.INT32)
+        result = _then(nodes, "Gather", [values, places], f"{name}.gather")
+    elif steps is not None:
         codes, step, start = steps
-        result = _then(nodes, "Cast", [new_constant(model, f"{name}.codes", codes)], f"{name}.cast", to=ir.DataType.FLOAT.value)
+        result = _then(nodes, "Cast", [new_constant(model, f"{name}.codes", codes)], f"{name}.cast", to=ir.DataType.FLOAT)
         for op_type, number, plain in (("Mul", step, 1), ("Add", start, 0)):
             if number != plain:
                 result = _then(nodes, op_type, [result, new_constant(model, f"{name}.{op_type}.by", number)], f"{name}.{op_type}")
-    elif listed is not None:
-        codes, values = (new_constant(model, f"{name}.{part}", held) for part, held in zip(("codes", "values"), listed, strict=True))
-        places = _then(nodes, "Cast", [codes], f"{name}.cast", ir.DataType.INT32, to=ir.DataType.INT32.value)
-        result = _then(nodes, "Gather", [values, places], f"{name}.gather", axis=0)
-    else:
+    elif small.size < array.size:
         result = new_constant(model, f"{name}.part", small)
+    else:
+        return
     if small.size < array.size:
         shape = new_constant(model, f"{name}.shape", np.array(array.shape, np.int64))
         result = _then(nodes, "Expand", [result, shape], f"{name}.expand")
@@ -150,20 +148,13 @@ def _pack_weights(model: ir.Model, value: ir.Value, array: np.ndarray, axis: int
         return False
     nodes: list[ir.Node] = []
     codes = new_constant(model, f"{value.name}.half", half)
-    _replace(model, value, _then(nodes, "Cast", [codes], f"{value.name}.cast", to=ir.DataType.FLOAT.value), nodes)
+    _replace(model, value, _then(nodes, "Cast", [codes], f"{value.name}.cast", to=ir.DataType.FLOAT), nodes)
     return True
 
 
-def _then(
-    nodes: list[ir.Node],
-    op_type: str,
-    inputs: list[ir.Value],
-    name: str,
-    dtype: ir.DataType = ir.DataType.FLOAT,
-    **attributes: int,
-) -> ir.Value:
-    node = ir.node(op_type, inputs, attributes, name=name)
-    node.outputs[0].name, node.outputs[0].dtype = f"{name}.out", dtype
+def _then(nodes: list[ir.Node], op_type: str, inputs: list[ir.Value], name: str, to: ir.DataType | None = None) -> ir.Value:
+    node = ir.node(op_type, inputs, {} if to is None else {"to": to.value}, name=name)
+    node.outputs[0].name, node.outputs[0].dtype = f"{name}.out", to or ir.DataType.FLOAT
     nodes.append(node)
     return node.outputs[0]
 
