@@ -56,9 +56,9 @@ def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
 def pack_tables(model: ir.Model) -> None:
     """Pack float32 tables that only Add, Sub, Mul and Div read, in place; what restores them gives the same bits.
 
-    Axes along which a table repeats are left to Expand. Values that are whole steps of one size are uint8 or uint16 codes, and so are
-    places in a list where a table has few different values (an SSD detector's anchors, in shares of the image); what takes fewer
-    bytes is taken.
+    Axes along which a table repeats are left to Expand. Values that are whole steps of one size are uint8 or uint16 codes, and so
+    are places in a list where a table has few different values (an SSD detector's anchors, in shares of the image); what takes
+    fewer bytes is taken.
 
     Args:
         model: a graph that is ready to be saved.
