@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from octavo.graph.precision import forms_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
+from octavo.quantization.int8.noise.judge import as_bytes
 from octavo.quantization.int8.writing.packed import few_values, pack_constants, pack_tables, whole_steps
+from octavo.runtime.session import Session
 
 SIDE = 24
 
@@ -269,6 +271,20 @@ class TestQuantized:
         assert forms_of(result.model)[-1] == "weights"
         wanted, got = run(model, feeds[5])["y"], run(result.model, feeds[5])["y"]
         assert 10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum()) > 25
+
+    @pytest.mark.parametrize("form", ["qdq", "qoperator"])
+    def test_no_two_layers_share_weights_or_their_zero_points(self, parts, form):
+        """ONNX Runtime's exact kernels for CPUs without VNNI: a file where two do can't be loaded there."""
+        model, feeds = parts
+        recipe = Int8(method="minmax", placement="all", repair=False, format=form)
+        result = quantize_static(model, statistics_of(model, feeds), recipe, Images(feeds[:4], feeds[4:])).model
+        constants = list(result.graph.initializers.values())
+        codes = [value for value in constants if value.const_value.dtype == ir.DataType.INT8]
+        assert len(codes) >= 4
+        assert {len(list(value.uses())) for value in codes} == {1}
+        assert any(len(list(value.uses())) > 1 for value in constants)
+        session = Session(as_bytes(result), entries={"session.x64quantprecision": "1"})
+        assert session.run(feeds[5])["y"].shape == (1, 4, 16, 16)
 
     @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
     def test_files_for_other_runtimes_keep_float32(self, parts, target):

@@ -11,7 +11,6 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import DeduplicateInitializersPass
 
 from octavo.graph.passes.qdq import forget, new_constant
 
@@ -33,7 +32,8 @@ _PLACES = 8
 def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
     """Pack the constants of a graph that is ready to be saved, in place: tables, then weights, then what is there more than once.
 
-    A layer's float32 weights become float16 where each channel keeps 60 dB by that; constants with the same content become one.
+    A layer's float32 weights become float16 where each channel keeps 60 dB by that; constants with the same content become one, but
+    for int8 ones.
 
     Args:
         model: static INT8, in Q/DQ or operator form.
@@ -49,7 +49,7 @@ def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
             axis = _LAYERS[readers[0].node.op_type]
             if array.ndim > axis and _pack_weights(model, value, array, axis):
                 halves |= {use.node.name or "" for use in readers}
-    DeduplicateInitializersPass(size_limit=_ALIKE)(model)
+    _share_equal(model)
     return halves
 
 
@@ -150,6 +150,25 @@ def _pack_weights(model: ir.Model, value: ir.Value, array: np.ndarray, axis: int
     codes = new_constant(model, f"{value.name}.half", half)
     _replace(model, value, _then(nodes, "Cast", [codes], f"{value.name}.cast", to=ir.DataType.FLOAT), nodes)
     return True
+
+
+def _share_equal(model: ir.Model) -> None:
+    """Make equal constants of the main graph one; onnx-ir's pass would take those of int8, too.
+
+    Weights and their zero points stay apart: with `session.x64quantprecision` (CPUs without VNNI) ONNX Runtime 1.31 rewrites both
+    as uint8, once for each weight, and fails to load a file where two layers share one ("attempt to replace the existing tensor").
+    """
+    first: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+    for value in list(model.graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is None or tensor.dtype in (ir.DataType.INT8, ir.DataType.STRING) or tensor.size > _ALIKE:
+            continue
+        if value.is_graph_input() or value.is_graph_output():
+            continue
+        same = first.setdefault((tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()), value)
+        if same is not value:
+            value.replace_all_uses_with(same)
+            forget(model, value)
 
 
 def _then(nodes: list[ir.Node], op_type: str, inputs: list[ir.Value], name: str, to: ir.DataType | None = None) -> ir.Value:
