@@ -73,14 +73,14 @@ def _dequantized(model: ir.Model) -> dict[str, str]:
     pairs = {}
     for node in model.graph:
         if node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
-            # Ours: T -> T.code -> any number of DQ; between them codes may pass Max or Min.
+            # Ours: T or T.raw -> Q -> any number of DQ; where codes pass Max or Min between them, the last ones are T.code.
             codes = node.inputs[0].name or ""
             if codes.endswith(".code"):
                 pairs.setdefault(codes.removesuffix(".code"), node.outputs[0].name)
                 continue
             source = node.inputs[0].producer()
             if source is not None and source.op_type == "QuantizeLinear":
-                pairs.setdefault(source.inputs[0].name, node.outputs[0].name)
+                pairs.setdefault(source.inputs[0].name.removesuffix(".raw"), node.outputs[0].name)
                 # A graph output keeps its name behind its DQ.
                 pairs.setdefault(node.outputs[0].name, node.outputs[0].name)
     if pairs:

@@ -37,6 +37,7 @@ from octavo.quantization.int8.structure.units import Unit, is_map, units_of
 from octavo.quantization.int8.ways import Way
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
+from octavo.quantization.int8.writing.short_names import shorten_names
 from octavo.quantization.select import select
 
 __all__ = ["Begun", "Images", "begin", "decided", "quantize_static"]
@@ -134,6 +135,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         result = as_qoperator(result)
     # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
     halves = pack_constants(result, kept) if target_of(recipe.target).layout == "kernels" else ()
+    shorten_names(result, model)
     rows = alone.rows(whole.reasons) if alone is not None else []
     decisions = [_in_file(one, halves) for one in decided(model, plan.reasons, choosers)]
     return Int8Result(result, decisions, plan.corrected, record, costs, rows)
