@@ -16,11 +16,13 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
+from octavo.quantization.int8.fitting import cuts, refinement
 from octavo.quantization.int8.fitting.cuts import searched_scales
 from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
 from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.sensitivity import IMAGES, images_worth
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.tensors import open_groups
 
@@ -227,6 +229,52 @@ def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
     assert all(found <= fooled for fooled, found in unseen_noise)
     fooled, found = np.sum(unseen_noise, axis=0)
     assert found < fooled * 0.5
+
+
+def test_ranges_do_not_depend_on_where_the_network_is_entered(monkeypatch):
+    model = prepared(uneven())
+    narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
+    judges = Judge(model, ["y"], CALIBRATION[:4]), Judge(model, ["y"], HELD_OUT)
+    found = []
+    for stretches in (1, 2, 100):
+        monkeypatch.setattr(cuts, "_STRETCHES", stretches)
+        found.append(searched_scales(model, narrow.plan(), *judges))
+    assert found[0] == found[1] == found[2] != {}
+
+
+def test_layers_fitted_side_by_side_and_one_by_one_are_the_same(draft, monkeypatch):
+    made = []
+    for columns in (0, 10**6):
+        monkeypatch.setattr(refinement, "_WIDE", columns)
+        made.append(refined_codes(draft.model, draft.plan(), CALIBRATION, bits=8, per_channel=True))
+    assert made[0].keys() == made[1].keys() != set()
+    for name, codes in made[0].items():
+        assert codes.codes.tobytes() == made[1][name].codes.tobytes()
+        assert codes.bias.tobytes() == made[1][name].bias.tobytes()
+
+
+class TestImagesWorth:
+    """Bounds on the work of measuring single roundings."""
+
+    @staticmethod
+    def wide(channels: int, side: int) -> ir.Model:
+        nodes = [oh.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])]
+        return network(nodes, {"w": he(channels, channels, 3, 3)}, ["y"], inputs={"x": [1, channels, side, side]})
+
+    def test_few_roundings_of_a_small_network_are_measured_on_eight_images_or_as_many_as_there_are(self):
+        assert images_worth(self.wide(4, 16), 100, 16) == IMAGES == 8
+        assert images_worth(self.wide(4, 16), 100, 3) == 3
+
+    def test_many_multiplications_leave_two_images(self):
+        # 9 x 128^2 x 64^2 = .6e9 of them; .5 million values.
+        assert images_worth(self.wide(128, 64), 100, 16) == 8
+        assert images_worth(self.wide(128, 64), 500, 16) == 3
+        assert images_worth(self.wide(128, 64), 5000, 16) == 2
+
+    def test_large_tensors_leave_one(self):
+        # 4 MB in one tensor.
+        assert images_worth(self.wide(1, 1024), 100, 16) == 8
+        assert images_worth(self.wide(1, 1024), 30_000, 16) == 1
 
 
 def test_what_shares_a_scale_goes_on_sharing_it():

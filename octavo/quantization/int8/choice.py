@@ -13,7 +13,7 @@ from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.fitting.effort import ROUNDED, efforts
 from octavo.quantization.int8.noise.judge import Judge
-from octavo.quantization.int8.noise.sensitivity import weights_noise
+from octavo.quantization.int8.noise.sensitivity import IMAGES, images_worth, weights_noise
 from octavo.quantization.int8.ways import Way, ways_of
 from octavo.runtime.noise import sqnr_db
 
@@ -89,7 +89,7 @@ def chosen_way(
         if equalize and (recipe.effort == "high" or (not maps and db_of(best.noise) < bound)):
             # Which cut serves equalized channels best, the plain ones do not tell (MobileNetV2). Maps gained no speed by it, and
             # CGNet's 64 streams took 30 s; on images of another kind NanoDet-m lost 4 dB.
-            for label, (draft, plan) in plain.items():
+            for label, (draft, plan) in plain.items() if _is_light(best.plan, best.draft) else [(best.label, plain[best.label])]:
                 better = balanced(draft, plan, judge)
                 if better is not None:
                     attempt(f"{label}, equalized", better, better.plan())
@@ -104,6 +104,11 @@ def chosen_way(
             if maps and recipe.effort == "default":
                 break
     return best
+
+
+def _is_light(plan: Plan, draft: Draft) -> bool:
+    """Whether each cut's channels can be equalized: where not all images are worth their work, those of the better cut are."""
+    return images_worth(draft.model, len(plan.scales) + len(plan.codes), IMAGES) == IMAGES
 
 
 def _weighs_less(draft: Draft, plan: Plan, best: Chosen, judge: Judge) -> bool:

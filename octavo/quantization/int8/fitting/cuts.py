@@ -2,8 +2,8 @@
 
 Least squared error of a tensor's own values is a guess at what the network minds: on MobileNetV2 some tensors' large values decide
 and others' do not (MSE cuts both). Here one tensor at a time is rounded in an otherwise exact network, with its range narrower and
-wider, and the range that measures best is kept. One session serves all: behind each tensor stands an `If` that rounds it or
-does not, and scales and zero points are inputs with defaults.
+wider, and the range that measures best is kept. Behind each tensor stands an `If` that rounds it or does not, and scales and zero
+points are inputs with defaults: few sessions serve all tensors, each from where the first of its own stand on.
 
 A few calibration images tell which ranges to try, and say little about rare large values: on MobileNetV2, calibrated on packaged
 photos, they cut a tensor to 2.1 that needs 5.3 on others (20 dB by that rounding alone). So the last word is with both: of the
@@ -12,16 +12,18 @@ ranges on the way there, the one with the least noise on these and on held-out i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence, Set
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from octavo.graph.protos import names_read
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.switches import TENSOR, FloatGraph
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import CARRIERS
 from octavo.runtime.host import cores
@@ -29,13 +31,14 @@ from octavo.runtime.session import Session
 
 __all__ = ["searched_scales"]
 
-Feeds = Mapping[str, np.ndarray]
 # Each range is multiplied by these, away from 1 as long as it gets better.
 _WIDER, _NARROWER = (1.25, 1.5), (0.85, 0.7, 0.55, 0.4)
 # Noise has to fall to this share of what it was: less is a chance of few images.
 _WORTH = 0.95
 # Tensors that make up less than this share of all noise are left alone.
 _SMALL = 0.002
+# Sessions.
+_STRETCHES = 3
 
 
 def searched_scales(model: ir.Model, plan: Plan, judge: Judge, others: Judge, fixed: Set[str] = frozenset()) -> dict[str, QParams]:
@@ -52,43 +55,109 @@ def searched_scales(model: ir.Model, plan: Plan, judge: Judge, others: Judge, fi
         The scales that changed.
     """
     scales = plan.scales
+    graph = FloatGraph(model, plan, {}, judge.heads)
     groups = [names for names in _sharing(plan) if fixed.isdisjoint(names)]
-    graph = _rounding(model, {name: scales[name] for names in groups for name in names}, judge.heads)
-    session = Session(graph.SerializeToString(), threads=1)
+    groups.sort(key=lambda names: _begin(graph, names))
+    start: list[float] = []
+    with ThreadPoolExecutor(min(2, cores())) as pool:
+        for stretch in _stretches(graph, groups, [judge], pool):
+            start += [stretch.noise(judge, names, scales[names[0]]) for names in stretch.groups]
+        loud = [names for names, before in zip(groups, start, strict=True) if before >= _SMALL * sum(start)]
+        before = dict(zip(map(tuple, groups), start, strict=True))
+        found: dict[str, QParams] = {}
+        for stretch in _stretches(graph, loud, [judge, others], pool):
+            for names in stretch.groups:
+                chosen = _searched(stretch, names, scales[names[0]], before[tuple(names)], judge=judge, others=others)
+                if chosen is not None:
+                    found |= dict.fromkeys(names, chosen)
+    return found
 
-    def noise(judge: Judge, names: Sequence[str], chosen: QParams) -> float:
+
+def _searched(stretch: _Stretch, names: list[str], own: QParams, before: float, *, judge: Judge, others: Judge) -> QParams | None:
+    """The range of some tensors that makes the least noise of those tried; None where that is the one they have."""
+    way, least = [(before, own)], before * _WORTH
+    for factors in (_WIDER, _NARROWER):
+        if len(way) > 1:
+            break
+        for factor in factors:
+            chosen = _stretched(own, factor)
+            measured = stretch.noise(judge, names, chosen)
+            if measured >= least:
+                break
+            least = measured
+            way.append((measured, chosen))
+    if len(way) == 1:
+        return None
+    best = int(np.argmin([mine + stretch.noise(others, names, chosen) for mine, chosen in way]))
+    return way[best][1] if best else None
+
+
+def _begin(graph: FloatGraph, names: Sequence[str]) -> int:
+    return min(graph.place((TENSOR, name)) for name in names)
+
+
+def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[Judge], pool: Executor) -> Iterator[_Stretch]:
+    """The network from the first of some tensors on, for a part of them after the other, with what FP32 has there."""
+    length = max(1, -(-len(groups) // _STRETCHES))
+    parts = [groups[start : start + length] for start in range(0, len(groups), length)]
+    held = [[dict(feeds) for feeds in judge.samples] for judge in judges]
+    nodes = graph.nodes
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        begin = _begin(graph, following[0]) if following is not None else 0
+        wanted = graph.border(begin) if following is not None else []
+        made = [name for name in wanted if name not in held[0][0]]
+        stretch = _Stretch(graph, part, nodes, dict(zip(judges, held, strict=True)), also=made, pool=pool)
+        yield stretch
+        if following is not None:
+            held = [[stretch.handed_on(values, wanted, made) for values in images] for images in held]
+            nodes = graph.rest(begin)
+
+
+class _Stretch:
+    """A part of the network with a switchable Q and DQ behind some tensors.
+
+    Attributes:
+        groups: these tensors; those of a group are rounded together.
+    """
+
+    def __init__(
+        self,
+        graph: FloatGraph,
+        groups: Sequence[list[str]],
+        nodes: Sequence[onnx.NodeProto],
+        held: Mapping[Judge, Sequence[Mapping[str, np.ndarray]]],
+        *,
+        also: Sequence[str],
+        pool: Executor,
+    ) -> None:
+        self.groups, self.held, self.pool = groups, held, pool
+        first = next(iter(held.values()))[0]
+        scales = {name: graph.plan.scales[name] for names in groups for name in names}
+        # Heads are read behind their own rounding.
+        self.heads = {name: f"{name}//read" if name in scales else name for name in graph.heads if name not in first}
+        self.session = Session(_rounding(graph, scales, nodes, first, [*self.heads.values(), *also]), threads=1)
+
+    def noise(self, judge: Judge, names: Sequence[str], chosen: QParams) -> float:
+        """Noise at the heads with these tensors rounded so, and all others exact."""
         given = {f"{name}//scale": np.asarray(chosen.scale) for name in names}
         given |= {f"{name}//zero": np.asarray(chosen.zero_point) for name in names}
         given |= {f"{name}//on": np.asarray(True) for name in names}
 
-        def heads(feeds: Feeds) -> dict[str, np.ndarray]:
-            return dict(zip(judge.heads, session.run({**feeds, **given}).values(), strict=True))
+        def heads(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            made = self._run(values, list(self.heads.values()), given)
+            return {**values, **{name: made[behind] for name, behind in self.heads.items()}}
 
-        return judge.noise(list(pool.map(heads, judge.samples)))
+        return judge.noise(list(self.pool.map(heads, self.held[judge])))
 
-    with ThreadPoolExecutor(min(2, cores())) as pool:
-        start = [noise(judge, names, scales[names[0]]) for names in groups]
-        found: dict[str, QParams] = {}
-        for names, before in zip(groups, start, strict=True):
-            if before < _SMALL * sum(start):
-                continue
-            way, least = [(before, scales[names[0]])], before * _WORTH
-            for factors in (_WIDER, _NARROWER):
-                if len(way) > 1:
-                    break
-                for factor in factors:
-                    chosen = _stretched(scales[names[0]], factor)
-                    measured = noise(judge, names, chosen)
-                    if measured >= least:
-                        break
-                    least = measured
-                    way.append((measured, chosen))
-            if len(way) > 1:
-                both = [mine + noise(others, names, chosen) for mine, chosen in way]
-                best = int(np.argmin(both))
-                if best:
-                    found |= dict.fromkeys(names, way[best][1])
-    return found
+    def handed_on(self, values: Mapping[str, np.ndarray], wanted: Sequence[str], made: Sequence[str]) -> dict[str, np.ndarray]:
+        """What the next stretch reads of FP32 on one image: copies, as an array of ONNX Runtime's keeps all memory of a session."""
+        new = self._run(values, made) if made else {}
+        return {name: new[name].copy() if name in new else values[name] for name in wanted}
+
+    def _run(
+        self, values: Mapping[str, np.ndarray], names: Sequence[str], given: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        return self.session.run({name: values[name] for name in self.session.inputs} | dict(given or {}), names)
 
 
 def _sharing(plan: Plan) -> list[list[str]]:
@@ -115,34 +184,47 @@ def _stretched(chosen: QParams, factor: float) -> QParams:
     return QParams(np.float32(chosen.scale * factor), chosen.zero_point) if chosen.zero_point == middle else stretched
 
 
-def _rounding(model: ir.Model, scales: Mapping[str, QParams], heads: Sequence[str]) -> onnx.ModelProto:
-    """The float graph with a switchable Q and DQ behind each of these tensors."""
-    proto = ir.to_proto(model)
-    graph = proto.graph
+def _rounding(
+    whole: FloatGraph,
+    scales: Mapping[str, QParams],
+    nodes: Sequence[onnx.NodeProto],
+    held: Mapping[str, np.ndarray],
+    outputs: Sequence[str],
+) -> bytes:
+    """Some nodes of a float graph with a switchable Q and DQ behind each of these tensors.
+
+    Args:
+        whole: the graph.
+        scales: of the tensors, where no run gives others.
+        nodes: in topological order.
+        held: what nodes before them made.
+        outputs: what to put out.
+    """
+    read = dict.fromkeys(name for node in nodes for name in names_read(node) if name in held)
+    inputs = [whole.described(name, held[name]) for name in read]
+    constants = []
     for name, chosen in scales.items():
         for what, array in (
             ("scale", np.asarray(chosen.scale)),
             ("zero", np.asarray(chosen.zero_point)),
             ("on", np.asarray(False)),
         ):
-            tensor = numpy_helper.from_array(array, f"{name}//{what}")
-            graph.initializer.append(tensor)
-            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    nodes = [_switch(value.name) for value in graph.input if value.name in scales]
-    rounded = {value.name for value in graph.input if value.name in scales}
-    for node in graph.node:
-        for place, name in enumerate(node.input):
+            constants.append(numpy_helper.from_array(array, f"{name}//{what}"))
+            inputs.append(helper.make_tensor_value_info(constants[-1].name, constants[-1].data_type, list(array.shape)))
+    rounded = [name for name in read if name in scales]
+    written = [_switch(name) for name in rounded]
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for place, name in enumerate(copy.input):
             if name in rounded:
-                node.input[place] = f"{name}//read"
-        nodes.append(node)
-        for name in node.output:
-            if name in scales:
-                nodes.append(_switch(name))
-                rounded.add(name)
-    del graph.node[:], graph.output[:]
-    graph.node.extend(nodes)
-    graph.output.extend(helper.make_empty_tensor_value_info(f"{name}//read" if name in scales else name) for name in heads)
-    return proto
+                copy.input[place] = f"{name}//read"
+        made = [name for name in node.output if name in scales]
+        written += [copy, *map(_switch, made)]
+        rounded += made
+    kept = {name for node in nodes for name in names_read(node)}
+    constants += [tensor for name, tensor in whole.constants.items() if name in kept]
+    return whole.part(written, inputs, list(dict.fromkeys(outputs)), constants)
 
 
 def _switch(name: str) -> onnx.NodeProto:

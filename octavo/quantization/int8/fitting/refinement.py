@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -39,6 +40,8 @@ _LANES = 4
 _ROWS, _ROWS_A_COLUMN, _ROWS_OF_GROUPS = 12288, 4, 4096
 # A kernel with more columns than this keeps rounding to nearest: its moments alone take 8 bytes each, squared.
 _COLUMNS = 5120
+# Layers with more columns are fitted one by one.
+_WIDE = 2048
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,12 @@ def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form)
                 readers = [unit for unit in part if unit.inputs[0].name in held]
                 reading = _Reading(group, readers, plan, moments, len(samples))
                 list(pool.map(reading.take, range(len(samples)), samples))
-        for unit in part:
-            yield unit.main.name, _fitted(unit, plan, moments.pop(unit.name), form)
+        # The widest one by one: each takes eight times the bytes of its moments while it is fitted.
+        wide = [unit for unit in part if _columns(unit)[1] > _WIDE]
+        for units, lanes in ((wide, 1), ([unit for unit in part if unit not in wide], min(_LANES, cores()))):
+            with ThreadPoolExecutor(lanes) as pool:
+                fitted = pool.map(partial(_fitted, plan=plan, form=form), units, [moments.pop(unit.name) for unit in units])
+                yield from zip((unit.main.name for unit in units), fitted, strict=True)
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class _Reading:
             self.moments[unit.name].add(_codes(rows, self.plan.scales[name]))
 
 
-def _fitted(unit: Unit, plan: Plan, moments: Moments, form: _Form) -> Codes:
+def _fitted(unit: Unit, moments: Moments, *, plan: Plan, form: _Form) -> Codes:
     node, before = unit.main, plan.codes[unit.main.name]
     # [1, 1], or [groups, 1]: only what depthwise Convs read has a scale for each channel.
     step = plan.scales[unit.inputs[0].name].scale.astype(np.float64).reshape(-1, 1)
@@ -129,10 +136,10 @@ def _fitted(unit: Unit, plan: Plan, moments: Moments, form: _Form) -> Codes:
 def _trusted(own: np.ndarray, count: int) -> np.ndarray:
     """Moments, drawn towards their diagonal as far as few rows say little about so many columns."""
     size = own.shape[1]
-    doubt = size / (size + 2 * count)
-    drawn = (1 - doubt) * own
     place = np.arange(size)
-    drawn[:, place, place] += doubt * own[:, place, place]
+    diagonal = own[:, place, place]
+    drawn = own * (1 - size / (size + 2 * count))
+    drawn[:, place, place] = diagonal
     return drawn
 
 

@@ -20,8 +20,9 @@ __all__ = ["cost_of", "rounded_codes", "scales_for"]
 # Of the mean moment, added to each: what few images do not tell apart must not be bent at will.
 DAMPING = 0.002
 _BLOCK = 64
-# Sweeps of coordinate descent at most.
-_SWEEPS = 6
+# Sweeps of coordinate descent at most: of what rounding to nearest costs 66.5 % are left before, 64.4 % after two and 64.0 % after
+# six (HRNet-W18-small; MobileNetV3-small 76.5, 75.0 and 74.9 %).
+_SWEEPS = 2
 # Shares of the largest weight that the scale may span.
 _SPANS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 

@@ -14,31 +14,43 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.macs import macs_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.switches import LAYER, TENSOR, FloatGraph, Key, Stretch
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.trade import Noise
+from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import CARRIERS, Unit
 from octavo.runtime.host import cores
 from octavo.runtime.tensors import images_within
 
-__all__ = ["images_worth", "joint_noise", "noise_of", "weights_noise"]
+__all__ = ["IMAGES", "images_worth", "joint_noise", "noise_of", "weights_noise"]
 
 # Stretches at most, and roundings that are worth a session of their own.
 _STRETCHES, _ROUNDINGS = 12, 16
 # Bytes of tensors that are made to measure each rounding alone, and images that this is done on at most. It takes about .07 s a
 # gigabyte (AMD Zen 3, 2 cores). Masks say with one image what they say with four (CGNet); detectors are better off with more
 # (NanoDet-m's placement, held to 24 dB, is priced at 16.4 ms from two or three and at 14.4 from four or eight).
-_WORK, _IMAGES = 160e9, 8
+_WORK, IMAGES = 160e9, 8
+# Multiply-accumulates of the same, a whole run counted for each: about .02 s for 1e9 of them there. That binds networks of many
+# layers and small images (Inception V3, 5.7e9 an image, took 78 s with 8 images), which keep `_FEW` images; YOLOv5n, NanoDet-m and
+# MobileNetV2 have as many as their bytes allow.
+_MACS, _FEW = 1.2e12, 2
 # Runs at once, each with tensors of its own in memory.
 _AT_ONCE = 4
 
 
 def images_worth(model: ir.Model, roundings: int, at_most: int) -> int:
-    """On how many images so many roundings can be measured within a bound of work: 1 to 8, and no more than there are."""
-    return images_within(model, _WORK / roundings, min(_IMAGES, at_most))
+    """On how many images so many roundings can be measured within bounds of work: 1 to 8, and no more than there are."""
+    macs = sum(macs_of(node, _shape) or 0 for node in model.graph)
+    few = max(_FEW, int(_MACS / max(1, roundings * macs)))
+    return images_within(model, _WORK / roundings, min(IMAGES, few, at_most))
+
+
+def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    return shape_of(value) if value is not None else None
 
 
 def noise_of(

@@ -74,6 +74,30 @@ class FloatGraph:
         read = dict.fromkeys(name for node in rest for name in names_read(node) if name)
         return [name for name in [*read, *self.heads] if name not in made and name not in self.constants]
 
+    def described(self, name: str, value: np.ndarray) -> onnx.ValueInfoProto:
+        """A tensor as the input of a graph that begins behind it, from its value on one image."""
+        shape = value.shape if name in self.static else [None] * value.ndim
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
+
+    def part(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        inputs: Sequence[onnx.ValueInfoProto],
+        outputs: Sequence[str],
+        constants: Sequence[onnx.TensorProto],
+    ) -> bytes:
+        """A graph of its own, of the same operator sets, as ONNX Runtime loads it from memory."""
+        found = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph(nodes, "octavo.part", inputs, found, constants)
+        proto = onnx.ModelProto()
+        proto.ir_version = max(self.proto.ir_version, 10)
+        proto.opset_import.extend(self.proto.opset_import)
+        proto.functions.extend(self.proto.functions)
+        proto.graph.CopyFrom(graph)
+        # Each holds the weights: no more than two at once.
+        del graph
+        return proto.SerializeToString()
+
 
 class Stretch:
     """The graph from the first of some roundings on, whose input `octavo.switches` says which of them are done.
@@ -141,25 +165,10 @@ class Stretch:
                     source = target
         kept = {name for node in self.nodes for name in names_read(node)}
         constants = {name: tensor for name, tensor in self.graph.constants.items() if name in kept} | self.constants
-        inputs = [self._input(name) for name in read]
+        inputs = [self.graph.described(name, self.held[name]) for name in read]
         inputs.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(self.place)]))
-        found = [helper.make_empty_tensor_value_info(name) for name in outputs]
-        whole = helper.make_graph(self.nodes, "octavo.stretch", inputs, found, list(constants.values()))
-        # Each holds the weights: no more than two at once.
-        self.nodes, self.constants = [], {}
-        del constants
-        proto = onnx.ModelProto()
-        proto.ir_version = max(self.graph.proto.ir_version, 10)
-        proto.opset_import.extend(self.graph.proto.opset_import)
-        proto.functions.extend(self.graph.proto.functions)
-        proto.graph.CopyFrom(whole)
-        del whole
-        return proto.SerializeToString()
-
-    def _input(self, name: str) -> onnx.ValueInfoProto:
-        value = self.held[name]
-        shape = value.shape if name in self.graph.static else [None] * value.ndim
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
+        nodes, self.nodes, self.constants = self.nodes, [], {}
+        return self.graph.part(nodes, inputs, outputs, list(constants.values()))
 
     def _constant(self, name: str, array: np.ndarray) -> str:
         self.constants[name] = numpy_helper.from_array(np.asarray(array), name)
