@@ -159,7 +159,7 @@ class TestBadModels:
         succeed("export", "calibrate", "quantize_int8")
         Path("models/small/int8/model.onnx").replace("small.onnx")
         refuse(
-            "export", "small.onnx: the graph is quantized already: QuantizeLinear 'image.Q'", "give the FP32 model", "source.file"
+            "export", "small.onnx: the graph is quantized already: QuantizeLinear 'q0'", "give the FP32 model", "source.file"
         )
 
     def test_statistics_of_another_model(self, project):
