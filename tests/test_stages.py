@@ -158,9 +158,7 @@ class TestBadModels:
     def test_a_model_that_is_quantized_already(self, project):
         succeed("export", "calibrate", "quantize_int8")
         Path("models/small/int8/model.onnx").replace("small.onnx")
-        refuse(
-            "export", "small.onnx: the graph is quantized already: QuantizeLinear 'q0'", "give the FP32 model", "source.file"
-        )
+        refuse("export", "small.onnx: the graph is quantized already: QuantizeLinear 'q0'", "give the FP32 model", "source.file")
 
     def test_statistics_of_another_model(self, project):
         succeed("export", "calibrate")

@@ -89,7 +89,8 @@ def chosen_way(
         if equalize and (recipe.effort == "high" or (not maps and db_of(best.noise) < bound)):
             # Which cut serves equalized channels best, the plain ones do not tell (MobileNetV2). Maps gained no speed by it, and
             # CGNet's 64 streams took 30 s; on images of another kind NanoDet-m lost 4 dB.
-            for label, (draft, plan) in plain.items() if _is_light(best.plan, best.draft) else [(best.label, plain[best.label])]:
+            uneven = plain if _is_light(best) else {best.label: plain[best.label]}
+            for label, (draft, plan) in uneven.items():
                 better = balanced(draft, plan, judge)
                 if better is not None:
                     attempt(f"{label}, equalized", better, better.plan())
@@ -106,9 +107,9 @@ def chosen_way(
     return best
 
 
-def _is_light(plan: Plan, draft: Draft) -> bool:
-    """Whether each cut's channels can be equalized: where not all images are worth their work, those of the better cut are."""
-    return images_worth(draft.model, len(plan.scales) + len(plan.codes), IMAGES) == IMAGES
+def _is_light(chosen: Chosen) -> bool:
+    """Whether there is time to equalize the channels of each cut: else those of the better one are."""
+    return images_worth(chosen.draft.model, len(chosen.plan.scales) + len(chosen.plan.codes), IMAGES) == IMAGES
 
 
 def _weighs_less(draft: Draft, plan: Plan, best: Chosen, judge: Judge) -> bool:
