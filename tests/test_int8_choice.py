@@ -19,6 +19,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, repair
 from octavo.quantization.int8.draft import Draft
+from octavo.quantization.int8.noise import sensitivity
 from octavo.quantization.int8.noise.judge import Judge, heads_of
 from octavo.quantization.int8.noise.sensitivity import noise_of
 from octavo.quantization.int8.numbers.shifts import own_shifts
@@ -110,6 +111,15 @@ def test_the_way_that_measures_best_is_taken_and_written_down():
     assert "equalized" in max(tried, key=tried.get)
     again = quantize_static(model, statistics_of(model), recipe, IMAGES)
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
+
+
+def test_a_network_of_much_work_has_the_channels_of_its_better_cut_alone_equalized(monkeypatch):
+    monkeypatch.setattr(sensitivity, "_MACS", 1.0)
+    model = uneven()
+    recipe = Int8(repair=False, placement="all", fidelity=50)
+    tried = quantize_static(model, statistics_of(model), recipe, IMAGES).measured["tried_db"]
+    better = max(("mse", "percentile"), key=tried.get)
+    assert set(tried) == {"mse", "percentile", f"{better}, equalized"}
 
 
 def test_without_images_nothing_is_measured_and_auto_is_mse():
