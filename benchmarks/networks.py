@@ -56,8 +56,9 @@ class Network:
 
     @property
     def task(self) -> str:
-        """What stands as `task:` in params.yaml, as far as quantization asks: `embedding`, or `other`."""
-        return "embedding" if self.scorer is Embedding else "other"
+        """What stands as `task:` in params.yaml, as far as quantization asks: `embedding`, `detection` or `other`."""
+        kind = getattr(self.scorer, "func", self.scorer)
+        return "embedding" if kind is Embedding else "detection" if kind is Detection else "other"
 
     def items(self, part: str, limit: int | None = None) -> list[Item]:
         """The images of `calibration` or `validation`, at most `limit`, spread evenly over classes."""

@@ -14,11 +14,13 @@ from octavo.images.purpose import chosen_images
 from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
 from octavo.manifest import block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
+from octavo.params.grammar import Detection
 from octavo.progress import say, working
 from octavo.quantization.decisions import left_out, summary
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.report import markdown
 from octavo.quantization.verification import verified
+from octavo.tasks.detection import row_reader
 
 # Calibration images for what the statistics do not know: tensors that exact rewriting made or scaled.
 CALIBRATION = 32
@@ -41,7 +43,9 @@ def main() -> None:
         [(item.name, {manifest["image_input"]: tensor}) for item, tensor in chosen_images(spec, files, where)]
         for files in (statistics.origin["files"][:CALIBRATION], statistics.origin["held_out"])
     )
-    images = Images([feeds for _, feeds in counted], [feeds for _, feeds in held_out])
+    detects = isinstance(spec.task, Detection)
+    boxes = row_reader(spec.task, manifest["image_input"], spec.input.layout) if detects else None
+    images = Images([feeds for _, feeds in counted], [feeds for _, feeds in held_out], boxes)
 
     with working(f"quantizing {chosen.model}"):
         results = {

@@ -11,7 +11,7 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 from PIL import Image
 
-__all__ = ["CELL", "NAMES", "grid_detector", "write_squares"]
+__all__ = ["BINS", "CELL", "NAMES", "grid_detector", "write_squares"]
 
 CELL = 8
 NAMES = ("red", "green")

@@ -26,7 +26,7 @@ def spec(rule: str = "letterbox", size: tuple[int, int] = (416, 416), **resize) 
 
 def decoded(name: str, outputs: dict[str, np.ndarray], size: tuple[int, int] = SMALL) -> Boxes:
     assert FAMILIES[name].fits(outputs, size)
-    return FAMILIES[name].decode(outputs, size, TASK.score)
+    return FAMILIES[name].boxes(outputs, size, TASK.score)
 
 
 class TestFrame:

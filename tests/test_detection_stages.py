@@ -54,6 +54,18 @@ def accuracy() -> dict:
     return json.loads(Path("metrics/small/accuracy.json").read_text())
 
 
+def test_int8_is_held_to_the_ap_that_it_is_expected_to_lose(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(grid_detector(), "small.onnx")
+    write_squares(Path("squares/calibration"), 48, seed=1, annotated=False)
+    params(calibrate={"samples": 48}, int8={"placement": "all"})
+    succeed("export", "calibrate", "quantize_int8")
+    measured = json.loads(Path("models/small/int8/manifest.json").read_text())["made"]["measured"]
+    assert measured["fidelity_db"] == 20
+    assert measured["expected_loss"] <= 0.01
+    assert "expected loss of AP, as written" in Path("models/small/int8/report.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     """A project whose variants are made; tests copy it."""

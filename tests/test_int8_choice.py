@@ -20,7 +20,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, repair
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise import sensitivity
-from octavo.quantization.int8.noise.judge import Judge, heads_of
+from octavo.quantization.int8.noise.judge import HeadJudge, heads_of
 from octavo.quantization.int8.noise.sensitivity import noise_of
 from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable
@@ -96,7 +96,7 @@ def test_equalization_changes_no_float_value_and_saves_an_uneven_depthwise_layer
         for feeds in CALIBRATION:
             before, after = run(model, feeds)["y"], run(equal.model, feeds)["y"]
             assert np.allclose(before, after, rtol=1e-4, atol=1e-4 * np.abs(before).max())
-        judge = Judge(model, ["y"], HELD_OUT)
+        judge = HeadJudge(model, ["y"], HELD_OUT)
         noise = [judge.judge(draft.written(draft.plan(), judge.heads)) for draft in (plain, equal)]
         assert noise[1] < noise[0] / 2
 
@@ -136,7 +136,7 @@ def test_repair_gives_back_what_is_needed_and_says_so(fidelity):
     statistics = statistics_of(model)
     recipe = Int8(method="minmax", fidelity=fidelity, placement="all")
     images = IMAGES
-    judge = Judge(prepared(model), ["y"], HELD_OUT)
+    judge = HeadJudge(prepared(model), ["y"], HELD_OUT)
     left = quantize_static(model, statistics, recipe.model_copy(update={"repair": False}), images)
     result = quantize_static(model, statistics, recipe, images)
     assert judge.judge(result.model) <= 10 ** (-fidelity / 10)
@@ -246,7 +246,7 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
 
     ready = prepared(model)
     draft = Draft(ready, statistics, recipe, {}, counted)
-    plan, judge = draft.plan(), Judge(ready, [value.name for value in heads_of(draft.units)], held_out)
+    plan, judge = draft.plan(), HeadJudge(ready, [value.name for value in heads_of(draft.units)], held_out)
     quantized = draft.written(plan, judge.heads)
     by_image = judge.noise_by_image(run(quantized, feeds) for feeds in held_out)
     assert judge.judge(quantized) == pytest.approx(np.mean(by_image))
@@ -265,7 +265,7 @@ def test_noise_of_single_roundings_adds_up_to_that_of_the_network():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax", correction="none"), {}, CALIBRATION)
     plan = draft.plan()
-    judge = Judge(model, [value.name for value in heads_of(draft.units)], HELD_OUT)
+    judge = HeadJudge(model, [value.name for value in heads_of(draft.units)], HELD_OUT)
     alone = noise_of(draft.model, plan, judge, HELD_OUT)
     assert set(alone.tensors) == set(plan.scales)
     assert set(alone.weights) == {unit.name for unit in plan.int8 if unit.kind == "linear"}
@@ -281,7 +281,7 @@ def test_noise_is_held_against_the_network_as_it_was_rewritten():
     """Equalization grows channels until they just miss ReLU6's bound on calibration images; on others it cuts some off."""
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
-    judge = Judge(model, ["y"], HELD_OUT)
+    judge = HeadJudge(model, ["y"], HELD_OUT)
     other = ir.from_proto(ir.to_proto(model))
     first = next(node for node in other.graph if node.op_type == "Conv")
     weights = ir.convenience.get_const_tensor(first.inputs[1]).numpy()
@@ -298,7 +298,7 @@ def test_noise_of_a_layer_s_weights_is_what_they_alone_make():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
     plan = draft.plan()
-    judge = Judge(model, ["y"], HELD_OUT)
+    judge = HeadJudge(model, ["y"], HELD_OUT)
     alone = noise_of(draft.model, plan, judge, HELD_OUT)
     for unit in plan.int8:
         if unit.kind != "linear":
@@ -348,7 +348,7 @@ def test_noise_of_weights_stored_as_int8_stays_within_its_share():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
     plan = draft.plan()
-    judge = Judge(model, [value.name for value in heads_of(draft.units)], HELD_OUT)
+    judge = HeadJudge(model, [value.name for value in heads_of(draft.units)], HELD_OUT)
     placing = Placing(draft, plan, estimated(draft.units))
     alone = placing.alone(judge, judge.judge_by_image(draft.written(plan, judge.heads)))
     wanted = 10 * sorted(alone.weights.values())[1] * 1.9
@@ -385,7 +385,7 @@ def test_what_biases_take_back_is_no_noise_of_a_rounding_behind_which_silu_stand
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
     plan = draft.plan()
     assert set(plan.taken) == {"a", "b", "c"}
-    judge = Judge(model, ["y"], HELD_OUT)
+    judge = HeadJudge(model, ["y"], HELD_OUT)
     alone = noise_of(model, plan, judge, HELD_OUT)
     predicted = Trade(plan.reasons, estimated(draft.units), alone).noise_of(set(plan.int8))
     assert 0.35 < predicted / judge.judge(draft.written(plan, judge.heads)) < 2
@@ -498,7 +498,7 @@ def test_placements_trade_time_for_noise_and_the_last_is_below_the_bound():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
     plan = draft.plan()
-    judge = Judge(model, ["y"], HELD_OUT)
+    judge = HeadJudge(model, ["y"], HELD_OUT)
     trade = Trade(plan.reasons, estimated(draft.units), noise_of(draft.model, plan, judge, HELD_OUT))
     whole = trade.noise_of(set(plan.int8))
     found = [(trade.prices.of(units), trade.noise_of(units)) for units in trade.placements(whole / 5)]
@@ -582,7 +582,7 @@ def test_where_fidelity_is_reached_no_channel_is_equalized():
 def test_better_weights_are_taken_though_activations_hide_them_where_repair_follows(monkeypatch, more, less, settings, chosen):
     """`more` noise with all in INT8, by themselves at least `less` times less."""
     first: list[float] = []
-    true = Judge.judge_by_image
+    true = HeadJudge.judge_by_image
 
     def by_image(self, quantized):
         if not first:
@@ -590,7 +590,7 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
             return list(first)
         return [noise * more for noise in first]
 
-    monkeypatch.setattr(Judge, "judge_by_image", by_image)
+    monkeypatch.setattr(HeadJudge, "judge_by_image", by_image)
     monkeypatch.setattr("octavo.quantization.int8.choice._LESS", less)
     model = maps()
     result = quantize_static(model, statistics_of(model), Int8(placement="all", fidelity=60, **settings), IMAGES)

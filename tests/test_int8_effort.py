@@ -21,7 +21,7 @@ from octavo.quantization.int8.fitting.cuts import searched_scales
 from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
-from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import IMAGES, images_worth
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.tensors import open_groups
@@ -156,7 +156,7 @@ def test_refined_layers_are_nearer_to_fp32_and_biases_take_the_mean(draft, monke
     plan = draft.plan()
     codes = refined_codes(draft.model, plan, CALIBRATION, bits=8, per_channel=True)
     assert set(codes) == {"stem", "depth", "point", "head"}
-    judge = Judge(draft.model, ["y"], HELD_OUT)
+    judge = HeadJudge(draft.model, ["y"], HELD_OUT)
     noise = [judge.judge(made.written(made.plan(), judge.heads)) for made in (draft, draft.with_choices({}, codes))]
     # Held-out noise of one small random network: from one to another it spreads by a tenth.
     assert noise[1] <= noise[0] * 1.25
@@ -202,9 +202,9 @@ def test_codes_stay_in_range_and_biases_alone_where_asked(draft, bits, per_chann
 def test_a_range_that_was_cut_too_much_is_found_and_widened(settings):
     model = prepared(uneven())
     narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90, **settings), {}, CALIBRATION)
-    judge = Judge(model, ["y"], CALIBRATION[:4])
+    judge = HeadJudge(model, ["y"], CALIBRATION[:4])
     plan = narrow.plan()
-    unseen = Judge(model, ["y"], HELD_OUT)
+    unseen = HeadJudge(model, ["y"], HELD_OUT)
     found = searched_scales(model, plan, judge, unseen)
     assert found
     kinds = {scale.zero_point.dtype for scale in plan.scales.values()}
@@ -221,8 +221,8 @@ def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
     for seed in range(5, 9):
         model = prepared(uneven(seed=seed))
         wide = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
-        dark = Judge(model, ["y"], [{"x": feeds["x"] * np.float32(0.25)} for feeds in CALIBRATION[:3]])
-        unseen = Judge(model, ["y"], HELD_OUT)
+        dark = HeadJudge(model, ["y"], [{"x": feeds["x"] * np.float32(0.25)} for feeds in CALIBRATION[:3]])
+        unseen = HeadJudge(model, ["y"], HELD_OUT)
         fooled, found = (searched_scales(model, wide.plan(), dark, others) for others in (dark, unseen))
         made = [wide.with_choices(scales, {}) for scales in (fooled, found)]
         unseen_noise.append([unseen.judge(one.written(one.plan(), ["y"])) for one in made])
@@ -234,7 +234,7 @@ def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
 def test_ranges_do_not_depend_on_where_the_network_is_entered(monkeypatch):
     model = prepared(uneven())
     narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
-    judges = Judge(model, ["y"], CALIBRATION[:4]), Judge(model, ["y"], HELD_OUT)
+    judges = HeadJudge(model, ["y"], CALIBRATION[:4]), HeadJudge(model, ["y"], HELD_OUT)
     found = []
     for stretches in (1, 2, 100):
         monkeypatch.setattr(cuts, "_STRETCHES", stretches)
@@ -288,7 +288,7 @@ def test_what_shares_a_scale_goes_on_sharing_it():
     ]
     model = prepared(network(nodes, tensors, ["y"]))
     draft = Draft(model, statistics_of(model), Int8(method="percentile", percentile=80), {}, CALIBRATION)
-    found = searched_scales(model, draft.plan(), Judge(model, ["y"], CALIBRATION[:3]), Judge(model, ["y"], HELD_OUT))
+    found = searched_scales(model, draft.plan(), HeadJudge(model, ["y"], CALIBRATION[:3]), HeadJudge(model, ["y"], HELD_OUT))
     assert {"r", "m"} <= set(found)
     assert found["r"] == found["m"]
 

@@ -13,7 +13,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
-from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.quantization.int8.structure.units import units_of
@@ -183,7 +183,7 @@ def test_balancing_takes_what_measures_better_and_leaves_the_rest():
     model = Grower(5).model(["layer", "relu6", "layer", "add", "layer"])
     statistics = graphs.statistics_of(model, FEEDS[:4])
     draft = Draft(model, statistics, Int8(method="minmax"), {}, FEEDS[:4])
-    judge = Judge(model, ["y"], FEEDS[4:])
+    judge = HeadJudge(model, ["y"], FEEDS[4:])
     plan = draft.plan()
     better = balanced(draft, plan, judge)
     assert better is not None
@@ -199,13 +199,13 @@ def test_balancing_takes_what_measures_better_and_leaves_the_rest():
         )
     )
     plain = Draft(even, graphs.statistics_of(even, FEEDS), Int8(method="minmax", float_heads=False), {}, FEEDS)
-    assert balanced(plain, plain.plan(), Judge(even, ["y"], FEEDS)) is None
+    assert balanced(plain, plain.plan(), HeadJudge(even, ["y"], FEEDS)) is None
 
 
 def test_some_roundings_at_a_time_are_what_single_ones_are_and_their_sum_at_most_in_size():
     model = Grower(6).model(["layer", "relu", "layer"])
     draft = Draft(model, graphs.statistics_of(model, FEEDS), Int8(method="minmax"), {}, FEEDS)
-    plan, judge = draft.plan(), Judge(model, ["y"], FEEDS)
+    plan, judge = draft.plan(), HeadJudge(model, ["y"], FEEDS)
     alone = noise_of(model, plan, judge, FEEDS)
     tensor, layer = max(alone.tensors, key=alone.tensors.get), plan.int8[0]
     sets = [([tensor], []), ([], [layer.main.name]), ([tensor], [layer.main.name]), ([], []), (["nothing"], [])]

@@ -16,8 +16,9 @@ from octavo.calibration.statistics import Statistics
 from octavo.graph.clean import clean
 from octavo.graph.inspect import image_input
 from octavo.graph.io import load, save
-from octavo.params.grammar import Int8, OnnxSource
+from octavo.params.grammar import Detection, Int8, OnnxSource
 from octavo.quantization.int8 import Images, quantize_static
+from octavo.tasks.detection import row_reader
 
 # As the stages have them: `calibrate.held_out`, and the images for tensors that statistics do not know.
 HELD_OUT, CALIBRATION = 16, 32
@@ -35,13 +36,14 @@ def calibrate(model: str, arrays: str, work: str) -> None:
 
 
 def quantize(work: str, arrays: str, task: str, int8: str, out: str) -> None:
-    """The quantize_int8 stage; a task of another name than `embedding` changes nothing."""
+    """The quantize_int8 stage; a task of another name than `embedding` and `detection` changes nothing."""
     graph, statistics = load(Path(work) / "fp32.onnx"), Statistics.load(Path(work) / "calibration")
     feeds = list(Arrays(arrays, image_input(graph, None).name))
     held_out = [feed for place, feed in enumerate(feeds) if _held_out(place)]
     counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
     recipe = Int8.model_validate_json(int8).of_task(task)
-    save(quantize_static(graph, statistics, recipe, Images(counted[:CALIBRATION], held_out[:HELD_OUT])).model, out)
+    boxes = row_reader(Detection(name="detection"), image_input(graph, None).name) if task == "detection" else None
+    save(quantize_static(graph, statistics, recipe, Images(counted[:CALIBRATION], held_out[:HELD_OUT], boxes)).model, out)
 
 
 def _held_out(place: int) -> bool:

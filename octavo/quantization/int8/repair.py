@@ -28,8 +28,9 @@ _BEYOND = 8.0
 _BEFORE, _NEAR = 4, 10**0.07
 # How much more time the fidelity wanted may cost than the least that will do.
 _DEAR = 1.1
-# The share of the noise wanted that int8 weights of float layers may make together.
-_STORED = 0.1
+# The share of the noise wanted that int8 weights of float layers may make together: with a tenth NanoDet-m's placement is priced a
+# tenth higher and its file is 1.5 % of FP32's size smaller, with a twentieth YOLOv5n's and its own are as large as ONNX Runtime's.
+_STORED = 0.05
 
 
 class Placing:
@@ -87,13 +88,12 @@ class Placing:
         if not self.chained:
             return
         left, chosen = _STORED * wanted, []
-        for unit in sorted(
-            (unit for unit in self.whole.int8 if unit.name in alone.weights), key=lambda unit: alone.weights[unit.name]
-        ):
-            left -= alone.weights[unit.name]
-            if left < 0:
-                break
-            if unit.main.op_type != "MatMul" and weights_of(unit.main).size >= WORTH:
+        able = [unit for unit in self.whole.int8 if unit.name in alone.weights and unit.main.op_type != "MatMul"]
+        sizes = {unit: weights_of(unit.main).size for unit in able}
+        # Those that save most for their noise come first.
+        for unit in sorted(able, key=lambda unit: alone.weights[unit.name] / sizes[unit]):
+            if sizes[unit] >= WORTH and alone.weights[unit.name] <= left:
+                left -= alone.weights[unit.name]
                 chosen.append(unit)
         self.stored = {unit.main.name for unit in chosen}
         self.prices = self.prices.with_stored(chosen)

@@ -38,4 +38,6 @@ class Int8Result:
         if reached is None or wanted is None or reached >= wanted:
             return []
         why = "no placement with INT8 in it measured better" if repair else "`repair: false` gives no layer back to float"
-        return [f"{reached} dB at the heads on held-out images, where `fidelity` asks for {wanted}: {why}"]
+        lost = self.measured.get("expected_loss")
+        found = f"{reached} dB at the heads" if lost is None else f"{lost:.1%} of AP expected to be lost ({reached} dB)"
+        return [f"{found} on held-out images, where `fidelity` asks for {wanted} dB: {why}"]

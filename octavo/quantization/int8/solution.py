@@ -13,7 +13,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import chosen_way, db_of
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.fidelity import fidelity_of
-from octavo.quantization.int8.noise.judge import Judge, heads_of
+from octavo.quantization.int8.noise.judge import HeadJudge, heads_of
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.static import Images
 from octavo.quantization.int8.structure.units import is_map, units_of
@@ -95,7 +95,7 @@ def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Imag
     recipe = recipe.model_copy(update={"target": "cpu", "format": "qdq", "keep_float": (), "float_heads": False, "bits16": ()})
     ready = prepared(model, 0)
     heads = heads_of(units_of(ready))
-    judge = Judge(ready, [value.name for value in heads], images.held_out) if images.held_out else None
+    judge = HeadJudge(ready, [value.name for value in heads], images.held_out) if images.held_out else None
 
     def make(way: Way) -> Draft:
         return Draft(ready, statistics, way.recipe, (), images.calibration, by_channel=False)

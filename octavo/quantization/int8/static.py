@@ -23,7 +23,8 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.draft import Draft, Feeds, Plan
 from octavo.quantization.int8.noise.fidelity import fidelity_of, least_of
-from octavo.quantization.int8.noise.judge import Judge, heads_of
+from octavo.quantization.int8.noise.judge import heads_of
+from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
@@ -54,10 +55,12 @@ class Images:
     Attributes:
         calibration: feeds of images that the statistics were made from.
         held_out: feeds of images that they were not made from.
+        boxes: of a detector, what reads the graph's outputs as boxes: it is judged by these then (`noise.objects`).
     """
 
     calibration: Sequence[Feeds]
     held_out: Sequence[Feeds]
+    boxes: BoxReader | None = None
 
 
 def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images | None = None) -> Int8Result:
@@ -81,11 +84,12 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     begun = begin(model, recipe)
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
     if images is not None and choosers:
+        # What was chosen is fed: such outputs are not read as boxes.
         images = Images(*(with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out)))
     if images is not None and images.calibration:
         observe_sizes(ready, images.calibration[0])
     maps = any(is_map(value) for value in heads)
-    judge = Judge(ready, [value.name for value in heads], images.held_out) if images is not None and images.held_out else None
+    judge = judge_of(ready, heads, images.held_out, images.boxes) if images is not None and images.held_out else None
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 
@@ -105,6 +109,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
     placing = Placing(draft, whole, prices)
+    objects = isinstance(judge, ObjectJudge)
     wanted = 10 ** (-bound / 10)
     alone: Noise | None = None
     if judge is not None:
@@ -125,11 +130,11 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             noise = judge.judge(draft.written(plan, judge.heads))
             record["placed_db"] = db_of(noise)
         if recipe.repair and db_of(noise) < bound:
-            least = least_of(bound) if recipe.fidelity == "auto" else bound
+            least = least_of(bound, objects=objects) if recipe.fidelity == "auto" else bound
             noise, plan, dear = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
             if dear is not None:
                 record |= {"fidelity_db": least, "dear_db": bound, "dear_price": round(dear, 2)}
-        record |= {"db": db_of(noise)}
+        record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if objects else {})
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)

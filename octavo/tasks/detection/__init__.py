@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
 from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.params.grammar import Detection
 from octavo.tasks.detection import efficientnms, nanodet, rtdetr, ssd, torchvision, yolov5, yolov8, yolov10, yolox
 from octavo.tasks.detection.boxes import Boxes, suppressed
-from octavo.tasks.detection.family import Family, Size
+from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILIES", "Boxes", "Family", "detect", "family_of"]
+__all__ = ["FAMILIES", "Boxes", "Family", "detect", "family_of", "row_reader"]
 
 # The first that fits is taken: layouts that follow from the input's size come before those of any number of rows.
 FAMILIES = {
@@ -69,9 +73,40 @@ def detect(outputs: Outputs, family: Family, frame: Frame, task: Detection) -> B
         frame: where the photo lay in the input.
         task: score, IoU and number of boxes to keep.
     """
-    found = family.decode(outputs, frame.input, task.score)
+    found = family.boxes(outputs, frame.input, task.score)
     kept = suppressed(found, task.iou, task.max_detections) if family.overlaps else found.best(task.max_detections)
     return kept.on_photo(frame)
+
+
+def row_reader(
+    task: Detection, image_input: str, layout: str = "nchw"
+) -> Callable[[Outputs, Mapping[str, np.ndarray]], Rows | None]:
+    """What reads one network's outputs as rows of boxes and scores, of every place that it has, before any suppression.
+
+    Args:
+        task: its `decoder` names the family, or the outputs tell it.
+        image_input: the graph's input that takes the image.
+        layout: of that input, `nchw` or `nhwc`.
+
+    Returns:
+        From one image's outputs, and what was fed for them, to (corners in input pixels n x 4, scores n x c); to None
+        where the graph itself suppresses or chooses boxes, or the outputs are of no known family. The first outputs, FP32's, tell
+        the family of all.
+    """
+    family: Family | None = None
+
+    def read(outputs: Outputs, feeds: Mapping[str, np.ndarray]) -> Rows | None:
+        nonlocal family
+        shape = feeds[image_input].shape
+        size = shape[1:3] if layout == "nhwc" else shape[2:4]
+        try:
+            family = family or family_of(outputs, size, task.decoder)
+        except DataError:
+            # Of a graph cut before an operator without a body, say; validation reads the whole graph's, and says it then.
+            return None
+        return family.rows(outputs, size) if family.rows else None
+
+    return read
 
 
 def _shapes(outputs: Outputs, size: Size) -> str:

@@ -10,10 +10,12 @@ import numpy as np
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["Family", "Size", "are_scores", "cells", "centres", "coefficients", "only", "sigmoid"]
+__all__ = ["Family", "Rows", "Size", "are_scores", "cells", "centres", "coefficients", "only", "sigmoid"]
 
 # (rows, columns) of the network's input, in pixels.
 Size = tuple[int, int]
+# Corners in input pixels, n x 4, and scores, n x c, float32 or float64.
+Rows = tuple[np.ndarray, np.ndarray]
 
 # How far rounding may take a score out of 0 to 1.
 _ROUNDED = 0.1
@@ -28,7 +30,9 @@ class Family:
         networks: which networks are exported like this.
         layout: what the outputs look like, for messages; `c` is the number of classes.
         fits: whether one image's outputs look like that.
-        decode: one image's outputs to boxes in input pixels whose score is above a least one.
+        rows: one image's outputs as rows whose place does not depend on values: corners in input pixels n x 4, scores n x c; None
+            where the graph suppresses or chooses boxes.
+        decode: one image's outputs to boxes in input pixels whose score is above a least one; needed where there are no `rows`.
         classes: how many classes one image's outputs tell apart; None where their shapes do not say.
         background: whether class 0 is the background, so that the first class is 1 and an order of classes does not tell theirs.
         overlaps: whether boxes overlap, so that they need suppression.
@@ -38,10 +42,15 @@ class Family:
     networks: str
     layout: str
     fits: Callable[[Outputs, Size], bool]
-    decode: Callable[[Outputs, Size, float], Boxes]
+    rows: Callable[[Outputs, Size], Rows] | None = None
+    decode: Callable[[Outputs, Size, float], Boxes] | None = None
     overlaps: bool = True
     classes: Callable[[Outputs, Size], int] | None = None
     background: bool = False
+
+    def boxes(self, outputs: Outputs, size: Size, least: float) -> Boxes:
+        """One image's boxes in input pixels, each pair of box and class whose score is above `least`."""
+        return self.decode(outputs, size, least) if self.decode else Boxes.above(*self.rows(outputs, size), least)
 
 
 def only(outputs: Outputs, rank: int) -> np.ndarray | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection.boxes import Boxes
-from octavo.tasks.detection.family import Family, Size, cells, centres, sigmoid
+from octavo.tasks.detection.family import Family, Rows, Size, cells, centres, sigmoid
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -33,9 +32,9 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return _pairs(outputs, size) is not None
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
+def _rows(outputs: Outputs, size: Size) -> Rows:
     pairs = _pairs(outputs, size) or []
-    scores = np.concatenate([scores for scores, _ in pairs]).astype(np.float64)
+    scores = np.concatenate([scores for scores, _ in pairs]).astype(np.float32, copy=False)
     if scores.min(initial=0.0) < 0 or scores.max(initial=0.0) > 1:
         scores = sigmoid(scores)
     raw = np.concatenate([distances for _, distances in pairs]).reshape(-1, 4, _BINS).astype(np.float64)
@@ -44,7 +43,7 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
     grid, step = centres(size, _STRIDES, 0.5)
     distance = (weight @ np.arange(_BINS)) / weight.sum(axis=2) * step
     centre = grid * step
-    return Boxes.above(np.concatenate([centre - distance[:, :2], centre + distance[:, 2:]], axis=1), scores, least)
+    return np.concatenate([centre - distance[:, :2], centre + distance[:, 2:]], axis=1), scores
 
 
 def _classes(outputs: Outputs, size: Size) -> int:  # noqa: ARG001 - one signature for all families
@@ -58,6 +57,6 @@ FAMILY = Family(
     networks="NanoDet",
     layout="for each of the strides 8, 16, 32 with n cells: n x c scores and n x 32 distances, in any order",
     fits=_fits,
-    decode=_decode,
+    rows=_rows,
     classes=_classes,
 )

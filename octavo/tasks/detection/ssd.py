@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection.boxes import Boxes
-from octavo.tasks.detection.family import Family, Size
+from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -28,9 +27,9 @@ def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature
     return parts is not None and len(parts[0]) > _LEAST
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
+def _rows(outputs: Outputs, size: Size) -> Rows:
     boxes, scores = _parts(outputs)
-    return Boxes.above(boxes.astype(np.float64) * np.tile(size[::-1], 2), scores[:, 1:], least)
+    return boxes.astype(np.float64) * np.tile(size[::-1], 2), scores[:, 1:]
 
 
 FAMILY = Family(
@@ -38,6 +37,6 @@ FAMILY = Family(
     networks="SSD, and face detectors of its kind",
     layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores, the first that of the background; n above 1000",
     fits=_fits,
-    decode=_decode,
+    rows=_rows,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Size, are_scores, cells, coefficients, only
+from octavo.tasks.detection.boxes import corners
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -27,9 +27,9 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return rows.shape[1] > 5 and are_scores(rows[:, 4:])
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
-    rows = _rows(outputs, size).astype(np.float64)
-    return Boxes.above(corners(rows[:, :2], rows[:, 2:4]), rows[:, 4:5] * rows[:, 5:], least)
+def _located(outputs: Outputs, size: Size) -> Rows:
+    rows = _rows(outputs, size).astype(np.float32, copy=False)
+    return corners(rows[:, :2], rows[:, 2:4]), rows[:, 4:5] * rows[:, 5:]
 
 
 FAMILY = Family(
@@ -37,6 +37,6 @@ FAMILY = Family(
     networks="YOLOv5",
     layout="1 x 3n x (5 + c): centre, size, objectness, class scores (0 to 1) of 3 anchors at n cells; 1 x 25200 x 85 for 640x640",
     fits=_fits,
-    decode=_decode,
+    rows=_located,
     classes=lambda outputs, size: _rows(outputs, size).shape[1] - 5,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Size, are_scores, cells, coefficients, only
+from octavo.tasks.detection.boxes import corners
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -26,10 +26,10 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return len(scores) > 0 and are_scores(scores)
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
+def _rows(outputs: Outputs, size: Size) -> Rows:
     rows = only(outputs, 3)
-    box, scores = (part.astype(np.float64).T for part in (rows[0, :4], _scores(rows, outputs, size)))
-    return Boxes.above(corners(box[:, :2], box[:, 2:]), scores, least)
+    box, scores = (part.astype(np.float32, copy=False).T for part in (rows[0, :4], _scores(rows, outputs, size)))
+    return corners(box[:, :2], box[:, 2:]), scores
 
 
 FAMILY = Family(
@@ -37,6 +37,6 @@ FAMILY = Family(
     networks="YOLOv8, YOLOv9, YOLO11",
     layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640",
     fits=_fits,
-    decode=_decode,
+    rows=_rows,
     classes=lambda outputs, size: len(_scores(only(outputs, 3), outputs, size)),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection import yolov5
-from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Size, cells, centres, only
+from octavo.tasks.detection.boxes import corners
+from octavo.tasks.detection.family import Family, Rows, Size, cells, centres, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["DECODED", "FAMILY"]
@@ -39,11 +39,11 @@ def _fits_decoded(outputs: Outputs, size: Size) -> bool:
     return rows is not None and _is_decoded(rows, size)
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
-    rows = only(outputs, 3)[0].astype(np.float64)
+def _located(outputs: Outputs, size: Size) -> Rows:
+    rows = only(outputs, 3)[0].astype(np.float32, copy=False)
     grid, step = centres(size, _STRIDES, 0.0)
     extent = np.exp(np.minimum(rows[:, 2:4], _WIDEST)) * step
-    return Boxes.above(corners((rows[:, :2] + grid) * step, extent), rows[:, 4:5] * rows[:, 5:], least)
+    return corners((rows[:, :2] + grid) * step, extent), rows[:, 4:5] * rows[:, 5:]
 
 
 FAMILY = Family(
@@ -51,7 +51,7 @@ FAMILY = Family(
     networks="YOLOX as its exporter writes it",
     layout="1 x n x (5 + c): centre and log of size, in cells, objectness, class scores at n cells; 1 x 3549 x 85 for 416x416",
     fits=_fits,
-    decode=_decode,
+    rows=_located,
     classes=yolov5.FAMILY.classes,
 )
 DECODED = Family(
@@ -59,6 +59,6 @@ DECODED = Family(
     networks="YOLOX exported with `--decode_in_inference`",
     layout="1 x n x (5 + c): centre and size in pixels, objectness, class scores",
     fits=_fits_decoded,
-    decode=yolov5.FAMILY.decode,
+    rows=yolov5.FAMILY.rows,
     classes=yolov5.FAMILY.classes,
 )

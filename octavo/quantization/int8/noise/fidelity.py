@@ -3,8 +3,9 @@
 - vectors: classes and embeddings. The largest of many decides, and the first two are often close; comparing two averages over their
   dimensions, and a cosine of .998 is 24 dB.
 - masks: maps of one size. Each decision is made by many pixels.
-- boxes: maps of several sizes, which detectors have. A single position decides where a box ends. What noise does to them differs
-  from detector to detector: where the last two dB are dear, they are not asked for (`least_of`, `repair.Placing.settled`).
+- boxes: maps of several sizes, which detectors have. A single position decides where a box ends. Where the outputs can be read as
+  boxes, noise is the share of AP that it is expected to cost (`objects.py`): 20 dB are 1 %. Else it is that of heads, and what it
+  does differs from detector to detector. Where the last dB are dear, they are not asked for (`least_of`, `repair.Placing.settled`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from octavo.quantization.int8.structure.units import is_map
 __all__ = ["fidelity_of", "least_of"]
 
 VECTORS, MASKS, BOXES = 25.0, 22.5, 20.0
-# What boxes are held to where `BOXES` would be dear.
-LEAST_BOXES = 18.0
+# What boxes are held to where `BOXES` would be dear, by the noise of heads and by the AP that is expected to be lost (1.3 %).
+LEAST_BOXES, LEAST_OBJECTS = 18.0, 19.0
 # Vectors with `effort: high`.
 HIGH = 26.5
 
@@ -38,6 +39,11 @@ def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
     return HIGH if effort == "high" else VECTORS
 
 
-def least_of(bound: float) -> float:
-    """SQNR in dB below which no network is let that `fidelity_of` holds to `bound`, however dear more is."""
-    return LEAST_BOXES if bound == BOXES else bound
+def least_of(bound: float, *, objects: bool = False) -> float:
+    """SQNR in dB below which no network is let that `fidelity_of` holds to `bound`, however dear more is.
+
+    Args:
+        bound: as `fidelity_of` gives it.
+        objects: the network is judged by its objects (`objects.ObjectJudge`).
+    """
+    return bound if bound != BOXES else LEAST_OBJECTS if objects else LEAST_BOXES

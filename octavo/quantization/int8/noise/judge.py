@@ -1,13 +1,16 @@
 """How far a quantized network is from FP32, measured where it decides: at the outputs of its last weighted layers, its heads.
 
 Behind the heads stands arithmetic that both networks share (softmax, box decoding, resizing), in which one large coordinate would
-drown the scores. Each channel of a head counts alike: its noise is held against its own variance.
+drown the scores. Each channel of a head counts alike: its noise is held against its own variance. What detectors are judged by
+stands in `objects.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
@@ -15,7 +18,7 @@ import onnx_ir as ir
 from octavo.quantization.int8.structure.units import Unit, is_last_weighted, pooled
 from octavo.runtime.session import Session
 
-__all__ = ["Judge", "as_bytes", "heads_of", "with_outputs"]
+__all__ = ["HeadJudge", "Judge", "as_bytes", "heads_of", "with_outputs"]
 
 # A channel with fewer values than this has no variance of its own; the whole head's stands for it.
 _ENOUGH = 256
@@ -40,8 +43,8 @@ def as_bytes(model: ir.Model) -> bytes:
     return ir.to_proto(model).SerializeToString()
 
 
-class Judge:
-    """Holds FP32's heads on some images against those of a quantized graph.
+class Judge(ABC):
+    """Holds FP32 on some images against a quantized graph, by what both have at their heads.
 
     Args:
         model: FP32, as prepared for INT8.
@@ -52,35 +55,63 @@ class Judge:
     def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.heads = list(heads)
         self.samples = list(samples)
-        # Of images axis 1 holds the channels; of queries, which only a product of matrices gives, the last.
-        self._last = {
-            value.name for node in model.graph if node.op_type in ("Gemm", "MatMul") for value in node.outputs if value.name
-        }
-        self._true = self._results(model)
-        self._power = {name: self._variance(name) for name in self.heads}
+        self._hold(self._results(model))
 
-    def on(self, model: ir.Model, samples: Sequence[Mapping[str, np.ndarray]]) -> Judge:
+    def on(self, model: ir.Model, samples: Sequence[Mapping[str, np.ndarray]]) -> Self:
         """The same measure, held against another form of the float network: equalized ones differ by what their bounds cut off."""
         other = copy(self)
         other.samples = list(samples)
-        other._true = other._results(model)
+        other._hold(other._results(model))
         return other
 
-    def _results(self, model: ir.Model) -> list[dict[str, np.ndarray]]:
+    @abstractmethod
+    def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
+        """Take in FP32's heads on each sample."""
+
+    @abstractmethod
+    def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
+        """What `noise` is the mean of: the noise of each image."""
+
+    def _results(self, model: ir.Model) -> Iterator[dict[str, np.ndarray]]:
         session = Session(as_bytes(with_outputs(model, self.heads)))
-        # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
-        return [{name: value.copy() for name, value in session.run(feeds).items()} for feeds in self.samples]
+        for feeds in self.samples:
+            # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
+            yield {name: value.copy() for name, value in session.run(feeds).items()}
 
     def noise(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
-        """Mean noise-to-signal ratio over images, heads and channels.
+        """Mean noise over images.
 
         Args:
             results: the heads on the first `len(results)` samples.
         """
         return float(np.mean(self.noise_by_image(results)))
 
+    def judge(self, quantized: ir.Model) -> float:
+        """Noise of a graph that puts out the heads, on all samples."""
+        return float(np.mean(self.judge_by_image(quantized)))
+
+    def judge_by_image(self, quantized: ir.Model) -> list[float]:
+        """Noise of a graph that puts out the heads, on each sample."""
+        session = Session(as_bytes(quantized))
+        return self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
+
+
+class HeadJudge(Judge):
+    """Mean noise-to-signal ratio over images, heads and channels, each channel against its own variance."""
+
+    def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+        # Of images axis 1 holds the channels; of queries, which only a product of matrices gives, the last.
+        self._last = {
+            value.name for node in model.graph if node.op_type in ("Gemm", "MatMul") for value in node.outputs if value.name
+        }
+        super().__init__(model, heads, samples)
+        self._power = {name: self._variance(name) for name in self.heads}
+
+    def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
+        self._true = list(results)
+
     def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
-        """Mean noise-to-signal ratio over heads and channels, of each image: what `noise` is the mean of."""
+        """Mean noise-to-signal ratio over heads and channels, of each image."""
         by_image = []
         for wanted, got in zip(self._true, results, strict=False):
             ratios = []
@@ -91,15 +122,6 @@ class Judge:
                 ratios.append(float(np.mean(error / self._power[name])))
             by_image.append(float(np.mean(ratios)))
         return by_image
-
-    def judge(self, quantized: ir.Model) -> float:
-        """Noise of a graph that puts out the heads, on all samples."""
-        return float(np.mean(self.judge_by_image(quantized)))
-
-    def judge_by_image(self, quantized: ir.Model) -> list[float]:
-        """Noise of a graph that puts out the heads, on each sample."""
-        session = Session(as_bytes(quantized))
-        return self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
 
     def _axis(self, name: str) -> int:
         rank = self._true[0][name].ndim

@@ -1,0 +1,181 @@
+"""How far a quantized detector is from FP32, measured where it decides: at the boxes and scores that it is sure of.
+
+Nearly all positions of a detector's heads are background, and of the rest only the anchor that found an object has a box that
+anyone reads. YOLOv5n's heads have 20 dB of SQNR and 24 with hardly a difference in its boxes, because what is rounded near the
+heads (their weights, what they read) shows where responses are strong. So the heads' values are decoded by the graph's own tail,
+and rows, which stand where they stood, are compared: a row counts by its score.
+
+The noise of a row is the share of AP that it is expected to cost, `BOX (1 - IoU)^2 + SCORE d^2`, d being how far the score's logit
+moved. Both are squares, which small independent roundings add up. The factors are those that AP showed: docs/int8.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from octavo.graph.protos import leading_to, names_read
+from octavo.quantization.int8.noise.judge import HeadJudge, Judge
+from octavo.runtime.session import Session
+
+__all__ = ["BoxReader", "ObjectJudge", "judge_of"]
+
+# From one image's outputs, and its feeds, to (corners n x 4, scores n x c); None where rows do not keep their places.
+BoxReader = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None]
+
+# The share of AP that squared errors cost, and what one row's count at most: beyond, the object is lost.
+BOX, SCORE = 4.0, 0.4
+_BOX_AT_MOST, _SCORE_AT_MOST = 0.2**2, 1.0
+# Rows below this score count for nothing; logits are those of scores within these bounds, beyond which ranks hardly change.
+SURE = 0.1
+_LEAST, _MOST = 1e-3, 1 - 1e-3
+# Sums of scores of sure rows: of few objects nothing can be said, and a network that is sure of every place has not been trained.
+_ENOUGH, _SHARE = 20.0, 0.1
+
+
+def judge_of(
+    model: ir.Model, heads: Sequence[ir.Value], samples: Sequence[Mapping[str, np.ndarray]], boxes: BoxReader | None = None
+) -> Judge:
+    """The judge of a network: of objects, where its outputs can be read as boxes and there are some on these images, else of heads.
+
+    Args:
+        model: FP32, as prepared for INT8.
+        heads: the tensors to compare, or to decode.
+        samples: feeds, batch dimension 1.
+        boxes: reads the graph's outputs.
+    """
+    names = [value.name for value in heads]
+    tail = _Tail.of(model, names) if boxes is not None else None
+    if tail is not None:
+        judge = ObjectJudge(model, names, samples, tail, boxes)
+        if judge.sees_objects:
+            return judge
+    return HeadJudge(model, names, samples)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """One image's rows: corners, and of each the class that it is surest of, and its score."""
+
+    corners: np.ndarray
+    classes: np.ndarray
+    best: np.ndarray
+
+
+class ObjectJudge(Judge):
+    """Expected share of AP lost; made by `judge_of`."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        heads: Sequence[str],
+        samples: Sequence[Mapping[str, np.ndarray]],
+        tail: _Tail,
+        boxes: BoxReader,
+    ) -> None:
+        self._tail, self._boxes = tail, boxes
+        self._weight = 0.0
+        super().__init__(model, heads, samples)
+
+    @property
+    def sees_objects(self) -> bool:
+        """Whether there is enough to judge by: objects, and background."""
+        if not all(self._true):
+            return False
+        sure = sum(int((rows.best > SURE).sum()) for rows in self._true)
+        return self._weight * len(self._true) >= _ENOUGH and sure <= _SHARE * sum(len(rows.best) for rows in self._true)
+
+    def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
+        self._true = []
+        for heads, feeds in zip(results, self.samples, strict=True):
+            found = self._read(heads, feeds)
+            self._true.append(_Rows(found[0], *_best(found[1])) if found is not None else None)
+        if not self._weight:
+            # What an image has to lose, on average over all images: some of them are held against that, too.
+            held = [float(rows.best[rows.best > SURE].sum(dtype=np.float64)) for rows in self._true if rows is not None]
+            self._weight = float(np.mean(held or [0.0]))
+
+    def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
+        """Expected share of AP lost by each image, of what all have on average."""
+        return [
+            self._lost(true, *self._read(got, feeds)) for true, got, feeds in zip(self._true, results, self.samples, strict=False)
+        ]
+
+    def _read(self, heads: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
+        return self._boxes(self._tail.outputs(heads, feeds), feeds)
+
+    def _lost(self, true: _Rows, corners: np.ndarray, scores: np.ndarray) -> float:
+        classes, best = _best(scores)
+        sure = np.nonzero(np.maximum(true.best, best) > SURE)[0]
+        before = true.best[sure]
+        # Where noise made an object of background, no class was sure: the surest of both are compared.
+        kept = before > SURE
+        after = np.where(kept, np.nan_to_num(scores[sure, np.where(kept, true.classes[sure], classes[sure])]), best[sure])
+        apart = _logit(after) - _logit(before)
+        off = 1 - _iou(true.corners[sure], corners[sure])
+        lost = BOX * np.minimum(np.square(off), _BOX_AT_MOST) + SCORE * np.minimum(np.square(apart), _SCORE_AT_MOST)
+        return float((np.maximum(before, best[sure]) * lost).sum(dtype=np.float64) / self._weight)
+
+
+def _best(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row the class with the largest score, and that score; NaN is none."""
+    classes = np.nan_to_num(scores, nan=0.0, posinf=0.0, neginf=0.0).argmax(axis=1)
+    return classes, np.nan_to_num(np.take_along_axis(scores, classes[:, None], axis=1)[:, 0], nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _logit(scores: np.ndarray) -> np.ndarray:
+    inside = np.clip(scores.astype(np.float64), _LEAST, _MOST)
+    return np.log(inside / (1 - inside))
+
+
+def _iou(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Of each pair, 0 where a corner is no number."""
+    size = np.minimum(one[:, 2:], other[:, 2:]) - np.maximum(one[:, :2], other[:, :2])
+    common = np.clip(size, 0, None).prod(axis=1, dtype=np.float64)
+    areas = [np.clip(box[:, 2:] - box[:, :2], 0, None).prod(axis=1, dtype=np.float64) for box in (one, other)]
+    return np.nan_to_num(common / np.maximum(areas[0] + areas[1] - common, 1e-9))
+
+
+class _Tail:
+    """What stands behind the heads, as a graph of its own: box decoding and the like, in float in every variant."""
+
+    def __init__(self, model: onnx.ModelProto, heads: Sequence[str]) -> None:
+        self._session = Session(model.SerializeToString())
+        self._heads = [name for name in self._session.inputs if name in heads]
+        self._others = [name for name in self._session.inputs if name not in heads]
+
+    @classmethod
+    def of(cls, model: ir.Model, heads: Sequence[str]) -> _Tail | None:
+        """None where the outputs depend on more than heads and the shape of the graph's inputs."""
+        proto = ir.to_proto(model)
+        graph = proto.graph
+        nodes = leading_to([node for node in graph.node if not set(node.output) <= set(heads)], [out.name for out in graph.output])
+        made = {name for node in nodes for name in node.output}
+        read = dict.fromkeys(name for node in nodes for name in names_read(node) if name and name not in made)
+        read |= dict.fromkeys(out.name for out in graph.output if out.name not in made)
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+        inputs = [name for name in read if name not in constants]
+        images = {value.name for value in graph.input}
+        if any(node.op_type != "Shape" and not images.isdisjoint(names_read(node)) for node in nodes):
+            # Layers between: they would be float here.
+            return None
+        if not set(inputs) <= {*heads, *images} & known.keys() or images.issuperset(inputs):
+            return None
+        held = [constants[name] for name in read if name in constants]
+        part = helper.make_graph(nodes, "octavo.tail", [known[name] for name in inputs], graph.output, held)
+        whole = onnx.ModelProto()
+        whole.ir_version = proto.ir_version
+        whole.opset_import.extend(proto.opset_import)
+        whole.functions.extend(proto.functions)
+        whole.graph.CopyFrom(part)
+        return cls(whole, heads)
+
+    def outputs(self, heads: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The graph's outputs on one image, from the values of its heads."""
+        return self._session.run({**{name: heads[name] for name in self._heads}, **{name: feeds[name] for name in self._others}})
