@@ -213,6 +213,10 @@ class TestSaving:
             Statistics().save(tmp_path / "file/s")
 
 
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-np.clip(x, -80, 80)))
+
+
 class TestRanges:
     normal = np.random.default_rng(2).standard_normal((1, 4, 64, 64)).astype(np.float32)
 
@@ -261,6 +265,33 @@ class TestRanges:
         dense = [error(bottom * a, values.max() * b) for a in np.linspace(0.2, 1, 25) for b in np.linspace(0.2, 1, 25)]
         assert best <= 1.03 * min(dense)
         assert best <= error(*tensor_range(statistics, "minmax"))
+
+    def test_what_peaks_cut_off_below_silu_does_not_add_up(self):
+        """64 channels that respond now and then: their sum, as the next layer makes it, errs less than by least squares."""
+        generator = np.random.default_rng(3)
+        values = generator.normal(-5, 2, (4000, 64)).astype(np.float32)
+        strong = generator.random(values.shape) < 0.02
+        values[strong] = generator.normal(4, 2, int(strong.sum()))
+        statistics, low, high = tensor(values), {}, {}
+        for method in ("mse", "peaks"):
+            low[method], high[method] = tensor_range(statistics, method, behind=silu)
+        assert high["peaks"] == values.max() >= high["mse"]
+        assert values.min() <= low["peaks"] < low["mse"] < 0
+
+        def error_of_sums(low: float, high: float) -> float:
+            scale = (high - low) / 255
+            rounded = np.clip(np.rint(values / scale), np.rint(low / scale), np.rint(high / scale)) * scale
+            apart = (silu(rounded) - silu(values)).sum(axis=1)
+            return float(apart.var())
+
+        assert error_of_sums(low["peaks"], high["peaks"]) < error_of_sums(low["mse"], high["peaks"])
+
+    def test_peaks_cut_as_mse_does_where_values_below_keep_their_slope(self):
+        def leaky(x: np.ndarray) -> np.ndarray:
+            return np.where(x < 0, 0.1 * x, x)
+
+        statistics = tensor(self.normal)
+        assert tensor_range(statistics, "peaks", behind=leaky)[0] == tensor_range(statistics, "mse", behind=leaky)[0]
 
     @pytest.mark.parametrize("draw", ["laplace", "exponential", "standard_cauchy"])
     def test_entropy_is_the_least_divergence_of_the_published_method(self, draw):

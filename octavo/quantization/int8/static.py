@@ -130,7 +130,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             noise = judge.judge(draft.written(plan, judge.heads))
             record["placed_db"] = db_of(noise)
         if recipe.repair and db_of(noise) < bound:
-            least = least_of(bound, objects=objects) if recipe.fidelity == "auto" else bound
+            least = least_of(bound) if recipe.fidelity == "auto" else bound
             noise, plan, dear = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
             if dear is not None:
                 record |= {"fidelity_db": least, "dear_db": bound, "dear_price": round(dear, 2)}

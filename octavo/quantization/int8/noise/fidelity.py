@@ -19,8 +19,8 @@ from octavo.quantization.int8.structure.units import is_map
 __all__ = ["fidelity_of", "least_of"]
 
 VECTORS, MASKS, BOXES = 25.0, 22.5, 20.0
-# What boxes are held to where `BOXES` would be dear, by the noise of heads and by the AP that is expected to be lost (1.3 %).
-LEAST_BOXES, LEAST_OBJECTS = 18.0, 19.0
+# What boxes are held to where `BOXES` would be dear; of AP that is 1.6 %.
+LEAST_BOXES = 18.0
 # Vectors with `effort: high`.
 HIGH = 26.5
 
@@ -39,11 +39,6 @@ def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
     return HIGH if effort == "high" else VECTORS
 
 
-def least_of(bound: float, *, objects: bool = False) -> float:
-    """SQNR in dB below which no network is let that `fidelity_of` holds to `bound`, however dear more is.
-
-    Args:
-        bound: as `fidelity_of` gives it.
-        objects: the network is judged by its objects (`objects.ObjectJudge`).
-    """
-    return bound if bound != BOXES else LEAST_OBJECTS if objects else LEAST_BOXES
+def least_of(bound: float) -> float:
+    """SQNR in dB below which no network is let that `fidelity_of` holds to `bound`, however dear more is."""
+    return LEAST_BOXES if bound == BOXES else bound
