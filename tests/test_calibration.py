@@ -267,9 +267,9 @@ class TestRanges:
         assert best <= error(*tensor_range(statistics, "minmax"))
 
     def test_what_peaks_cut_off_below_silu_does_not_add_up(self):
-        """64 channels that respond now and then: their sum, as the next layer makes it, errs less than by least squares."""
+        """64 channels that fall silent together: their sum, as the next layer makes it, errs less than by least squares."""
         generator = np.random.default_rng(3)
-        values = generator.normal(-5, 2, (4000, 64)).astype(np.float32)
+        values = (generator.normal(-2, 1.5, (4000, 64)) + generator.normal(0, 3, (4000, 1))).astype(np.float32)
         strong = generator.random(values.shape) < 0.02
         values[strong] = generator.normal(4, 2, int(strong.sum()))
         statistics, low, high = tensor(values), {}, {}
@@ -284,7 +284,7 @@ class TestRanges:
             apart = (silu(rounded) - silu(values)).sum(axis=1)
             return float(apart.var())
 
-        assert error_of_sums(low["peaks"], high["peaks"]) < error_of_sums(low["mse"], high["peaks"])
+        assert error_of_sums(low["peaks"], high["peaks"]) < 0.6 * error_of_sums(low["mse"], high["peaks"])
 
     def test_peaks_cut_as_mse_does_where_values_below_keep_their_slope(self):
         def leaky(x: np.ndarray) -> np.ndarray:
