@@ -186,6 +186,35 @@ class TestChoice:
         head = next(value for node in graph.graph for value in node.outputs if value.name == "head")
         assert isinstance(judge_of(graph, [head], images, never), HeadJudge)
 
+    def test_sizes_of_inner_tensors_are_those_of_the_image(self):
+        """A graph of any size asks inner tensors for theirs, which are no values that a rounding changes."""
+        generator = np.random.default_rng(0)
+        weights = {
+            "first": generator.normal(0, 0.5, (6, 3, 1, 1)).astype(np.float32),
+            "last": generator.normal(0, 0.5, (6, 6, 1, 1)).astype(np.float32),
+        }
+        nodes = [
+            oh.make_node("Conv", ["x", "first"], ["a"], "a"),
+            oh.make_node("Relu", ["a"], ["inner"], "relu"),
+            oh.make_node("Conv", ["inner", "last"], ["head"], "last"),
+            oh.make_node("Shape", ["inner"], ["size"], "size"),
+            oh.make_node("Reshape", ["head", "size"], ["y"], "reshape"),
+        ]
+        graph = network(nodes, weights, ["y"], inputs={"x": [1, 3, "height", "width"]})
+        images = [{"x": generator.normal(0, 1, (1, 3, side, 16)).astype(np.float32)} for side in (16, 24, 16)]
+        seen = []
+
+        def read(outputs, feeds):
+            seen.append((outputs["y"].shape[2:], feeds["x"].shape[2:]))
+            scores = outputs["y"][0, :1].reshape(1, -1).T
+            return np.tile(np.float32([0, 0, 8, 8]), (len(scores), 1)), np.where(scores > np.quantile(scores, 0.95), 0.9, 0.01)
+
+        head = next(value for node in graph.graph for value in node.outputs if value.name == "head")
+        found = judge_of(graph, [head], images, read)
+        assert isinstance(found, ObjectJudge)
+        assert found.judge(with_outputs(graph, ["head"])) == 0
+        assert seen == [((side, 16), (side, 16)) for side in (16, 24, 16)] * 2
+
 
 class TestReader:
     def test_rows_are_what_boxes_are_made_of(self, model, feeds):

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from octavo.graph.protos import leading_to, names_read
-from octavo.quantization.int8.noise.judge import HeadJudge, Judge
+from octavo.quantization.int8.noise.judge import HeadJudge, Judge, as_bytes, with_outputs
 from octavo.runtime.session import Session
 
 __all__ = ["BoxReader", "ObjectJudge", "judge_of"]
@@ -142,30 +142,36 @@ def _iou(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 class _Tail:
-    """What stands behind the heads, as a graph of its own: box decoding and the like, in float in every variant."""
+    """What stands behind the heads, as a graph of its own: box decoding and the like, in float in every variant.
 
-    def __init__(self, model: onnx.ModelProto, heads: Sequence[str]) -> None:
-        self._session = Session(model.SerializeToString())
-        self._heads = [name for name in self._session.inputs if name in heads]
-        self._others = [name for name in self._session.inputs if name not in heads]
+    Args:
+        tail: the graph, from heads and sizes to the outputs.
+        sizes: names of the sizes of tensors that it reads; they follow from the image's.
+        model: the whole float graph, which tells them.
+    """
+
+    def __init__(self, tail: onnx.ModelProto, sizes: Sequence[str], model: ir.Model) -> None:
+        self._session = Session(tail.SerializeToString())
+        self._heads = [name for name in self._session.inputs if name not in sizes]
+        self._sizes = list(sizes)
+        self._sized = Session(as_bytes(with_outputs(model, sizes))) if sizes else None
+        self._known: dict[tuple[tuple[int, ...], ...], dict[str, np.ndarray]] = {}
 
     @classmethod
     def of(cls, model: ir.Model, heads: Sequence[str]) -> _Tail | None:
-        """None where the outputs depend on more than heads and the shape of the graph's inputs."""
+        """None where the outputs depend on other values than those of heads."""
         proto = ir.to_proto(model)
         graph = proto.graph
-        nodes = leading_to([node for node in graph.node if not set(node.output) <= set(heads)], [out.name for out in graph.output])
+        shapes = {node.output[0] for node in graph.node if node.op_type == "Shape"}
+        given = {*heads, *shapes}
+        nodes = leading_to([node for node in graph.node if not set(node.output) <= given], [out.name for out in graph.output])
         made = {name for node in nodes for name in node.output}
         read = dict.fromkeys(name for node in nodes for name in names_read(node) if name and name not in made)
         read |= dict.fromkeys(out.name for out in graph.output if out.name not in made)
         constants = {tensor.name: tensor for tensor in graph.initializer}
-        known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+        known = {value.name: value for value in (*graph.value_info, *graph.output)}
         inputs = [name for name in read if name not in constants]
-        images = {value.name for value in graph.input}
-        if any(node.op_type != "Shape" and not images.isdisjoint(names_read(node)) for node in nodes):
-            # Layers between: they would be float here.
-            return None
-        if not set(inputs) <= {*heads, *images} & known.keys() or images.issuperset(inputs):
+        if not given.issuperset(inputs) or not known.keys() >= set(inputs) or shapes.issuperset(inputs):
             return None
         held = [constants[name] for name in read if name in constants]
         part = helper.make_graph(nodes, "octavo.tail", [known[name] for name in inputs], graph.output, held)
@@ -174,8 +180,17 @@ class _Tail:
         whole.opset_import.extend(proto.opset_import)
         whole.functions.extend(proto.functions)
         whole.graph.CopyFrom(part)
-        return cls(whole, heads)
+        return cls(whole, [name for name in inputs if name in shapes], model)
 
     def outputs(self, heads: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The graph's outputs on one image, from the values of its heads."""
-        return self._session.run({**{name: heads[name] for name in self._heads}, **{name: feeds[name] for name in self._others}})
+        return self._session.run({**{name: heads[name] for name in self._heads}, **self._of_image(feeds)})
+
+    def _of_image(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The sizes, which all images of one size share."""
+        if self._sized is None:
+            return {}
+        key = tuple(np.shape(feeds[name]) for name in self._sized.inputs)
+        if key not in self._known:
+            self._known[key] = {name: value.copy() for name, value in self._sized.run(feeds, self._sizes).items()}
+        return self._known[key]
