@@ -188,7 +188,7 @@ class Faces(Scorer):
         self.photos: list[bool] = []
 
     def _faces(self, outputs: Outputs, score: float) -> list[dict]:
-        return _rows(suppressed(FAMILIES["ssd"].decode(outputs, self.size, score), 0.3, 300), len(self.photos))
+        return _rows(suppressed(FAMILIES["ssd"].boxes(outputs, self.size, score), 0.3, 300), len(self.photos))
 
     def score(self, item: Item, reference: Outputs, outputs: Outputs) -> None:  # noqa: ARG002
         """One photo's faces."""

@@ -2,7 +2,7 @@
 
 Choices are measured on some of the calibration images, mostly those that the statistics leave out. A file is accepted once it has
 run on some of them; manifest.json records what was chosen, why and what ONNX Runtime runs of it, report.md is for reading. Reads
-`input`, `data.calibration`, `data.on_bad_image` and `int8` of params.yaml.
+`task`, `input`, `data.calibration`, `data.on_bad_image` and `int8` of params.yaml.
 """
 
 from octavo import cli
