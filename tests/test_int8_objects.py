@@ -215,6 +215,26 @@ class TestChoice:
         assert found.judge(with_outputs(graph, ["head"])) == 0
         assert seen == [((side, 16), (side, 16)) for side in (16, 24, 16)] * 2
 
+    def test_sizes_that_follow_from_values_are_taken_anew(self):
+        """As many rows as are positive, whose number a graph asks: an image's own, although all images have one size."""
+        nodes = [
+            oh.make_node("Conv", ["x", "weight"], ["head"], "conv"),
+            oh.make_node("Relu", ["head"], ["positive"], "relu"),
+            oh.make_node("NonZero", ["positive"], ["places"], "places"),
+            oh.make_node("Shape", ["places"], ["size"], "size"),
+            oh.make_node("ConstantOfShape", ["size"], ["y"], "ones"),
+        ]
+        weights = {"weight": np.float32([1, 1, 1]).reshape(1, 3, 1, 1)}
+        graph = network(nodes, weights, ["y"])
+        images = [{"x": np.full((1, 3, 16, 16), -1, np.float32)} for _ in range(3)]
+        for count, feeds in enumerate(images):
+            feeds["x"][0, :, 0, :count] = 1
+        seen = []
+        head = next(value for node in graph.graph for value in node.outputs if value.name == "head")
+        found = judge_of(graph, [head], images, lambda outputs, feeds: seen.append(outputs["y"].shape[1]))
+        assert isinstance(found, HeadJudge)
+        assert seen == [0, 1, 2]
+
 
 class TestReader:
     def test_rows_are_what_boxes_are_made_of(self, model, feeds):

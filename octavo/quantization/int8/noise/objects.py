@@ -162,7 +162,12 @@ class _Tail:
         """None where the outputs depend on other values than those of heads."""
         proto = ir.to_proto(model)
         graph = proto.graph
-        shapes = {node.output[0] for node in graph.node if node.op_type == "Shape"}
+        # Sizes of what stands behind the heads may follow from their values (suppressed boxes): these the tail takes itself.
+        behind = set(heads)
+        for node in graph.node:
+            if not behind.isdisjoint(names_read(node)):
+                behind.update(node.output)
+        shapes = {node.output[0] for node in graph.node if node.op_type == "Shape"} - behind
         given = {*heads, *shapes}
         nodes = leading_to([node for node in graph.node if not set(node.output) <= given], [out.name for out in graph.output])
         made = {name for node in nodes for name in node.output}
