@@ -75,8 +75,16 @@ def measured(work: Callable[[], None], report: str, packages: Sequence[str]) -> 
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    found = {"seconds": seconds, "peak_mib": _peak_mib(), "versions": {name: importlib.metadata.version(name) for name in packages}}
+    found = {"seconds": seconds, "peak_mib": _peak_mib(), "versions": {name: _version(name) for name in packages}}
     Path(report).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        # onnxruntime is in several distributions: onnxruntime-gpu, onnxruntime-openvino.
+        return str(importlib.import_module(package).__version__)
 
 
 def _peak_mib() -> float:

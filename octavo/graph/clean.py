@@ -11,7 +11,7 @@ from octavo.graph.logs import captured_logs
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
 from octavo.graph.passes.node_names import NodeNamesPass
-from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.pick_part import PickPartPass
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
@@ -44,7 +44,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     if common.RemoveInitializersFromInputsPass()(model).modified:
         notes.append(f"{listed} initializers were listed among the inputs; they are constants now")
     # The IR allows initializers that are no inputs from version 4 on, so this comes before any check of the model.
-    model.ir_version = max(model.ir_version, _ir_version_for(model, opset))
+    model.ir_version = max(model.ir_version, ir_version_for(model, opset))
     functions = len(model.functions)
     if common.InlinePass()(model).modified:
         notes.append(f"{functions} model-local functions inlined")
@@ -95,8 +95,3 @@ def clean(model: ir.Model, opset: int) -> list[str]:
 
 def _count(model: ir.Model, op_type: str | None = None) -> int:
     return sum(op_type in (None, node.op_type) for node in ir.traversal.RecursiveGraphIterator(model.graph))
-
-
-def _ir_version_for(model: ir.Model, opset: int) -> int:
-    target = max(opset, model.opset_imports.get("", 1))
-    return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.version_converter import ConvertVersionPass
@@ -10,7 +11,7 @@ from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
 from octavo.graph.passes.shapes import InferShapesPass
 
-__all__ = ["OpsetUpPass"]
+__all__ = ["OpsetUpPass", "ir_version_for"]
 
 # The opset at which Resize got its coordinate modes; before it there was one meaning.
 RESIZE_MODES = 11
@@ -68,6 +69,12 @@ class OpsetUpPass(ir.passes.InPlacePass):
             f"the model cannot be converted from opset {before} to {self.opset}: {lines[0].strip()}",
             f"export it at opset {self.opset} or above",
         )
+
+
+def ir_version_for(model: ir.Model, opset: int) -> int:
+    """The lowest IR version that has a model's opset, or `opset` where that is higher."""
+    target = max(opset, model.opset_imports.get("", 1))
+    return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
 
 
 def _as_before_opset_11(node: ir.Node) -> None:

@@ -1,7 +1,7 @@
 """Float16 or float32, node by node, with the reason.
 
-Converted unless a rule speaks against it. Sums, Softmax, Exp and Pow have no rule: where they lose accuracy in a given network
-`verify` measures it, and most lose nothing because kernels accumulate in float32.
+Converted unless a rule speaks against it. Sums, Exp and Pow have no rule, nor has a Softmax whose results are computed with: where
+they lose accuracy in a given network `verify` measures it, and most lose nothing because kernels accumulate in float32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
-from octavo.quantization.fp16.chains import guarded, index_chains, plain_moves
+from octavo.quantization.fp16.chains import guarded, index_chains, plain_moves, scores
 from octavo.quantization.fp16.prepare import ONNX
 from octavo.quantization.fp16.schema import NO_FLOATS, is_float, slots
 from octavo.quantization.fp16.weights import SMALLEST, is_dead_weight, weight_fault
@@ -88,6 +88,9 @@ def make_plan(model: ir.Model, kept: Mapping[str, str], *, keep_io: bool) -> dic
     for node in index_chains(model.graph):
         if plan[node].half:
             plan[node] = _float(node, "computes a size or an index: float16 holds integers up to 2048 only")
+    for node in scores(model.graph, keep_io=keep_io):
+        if plan[node].half:
+            plan[node] = _float(node, "scores: float16 has steps of 0.0005 near 1, and makes equal what is ranked by them")
     for node in plain_moves(model.graph, plan, keep_io=keep_io):
         plan[node] = _float(node, "only moves values between float32 nodes")
     return plan

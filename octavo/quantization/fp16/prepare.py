@@ -7,10 +7,13 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octavo.graph.passes.node_names import NodeNamesPass
+from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 
 __all__ = ["ONNX", "prepare", "unique"]
 
 ONNX = ("", "ai.onnx")
+# From this opset on a float16 graph can be measured: Squeeze and Unsqueeze, which stand between its nodes then, read their axes.
+LOWEST_OPSET = 13
 # Bytes; shapes and axes are smaller, and inference reads their values.
 SMALL = 4096
 
@@ -22,15 +25,22 @@ def prepare(model: ir.Model) -> ir.Model:
        may sit in them.
     2. Initializers are no longer listed as graph inputs (files of IR version 3 list them all): a weight that a caller may
        replace cannot be stored in another type.
-    3. Every node has a name of its own (`NodeNamesPass`): decisions refer to names.
-    4. Types and shapes are inferred where they are missing.
+    3. A graph below opset 13 is converted up to it.
+    4. Every node has a name of its own (`NodeNamesPass`): decisions refer to names.
+    5. Types and shapes are inferred where they are missing.
 
     Args:
         model: not changed; the copy shares its tensors.
+
+    Raises:
+        SourceError: the conversion of the opset fails.
     """
     copy = model.clone()
     common.RemoveInitializersFromInputsPass()(copy)
+    copy.ir_version = max(copy.ir_version, ir_version_for(copy, LOWEST_OPSET))
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
+    if OpsetUpPass(LOWEST_OPSET)(copy).modified:
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
     NodeNamesPass()(copy)
     if any(value.type is None for node in copy.graph for value in node.outputs if value.name):
         _infer_types(copy)
