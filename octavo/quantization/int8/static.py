@@ -15,6 +15,7 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.prepared import prepared
 from octavo.graph.selection import choosing, held, released
 from octavo.params.grammar import Int8
@@ -173,6 +174,9 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     """
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
+    if recipe.float_heads and target_of(recipe.target).layout == "kernels":
+        # Where heads can write float: no other runtime was seen to gain by it.
+        RowsOfAnchorsPass(kept)(complete)
     choosers = choosing(complete, before_layers=True)
     ready = held(complete, choosers) if choosers else complete
     heads = heads_of(units_of(ready))
@@ -209,6 +213,7 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
         choosers: nodes that choose among values before layers.
     """
     made = {decision.node: decision for decision in decisions_of(reasons)}
+    names = {node.name for node in model.graph}
     records = []
     for node in model.graph:
         if node.op_type == "Constant":
@@ -216,6 +221,8 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
         decision = made.get(node.name or "")
         if node.name in choosers:
             decision = Decision(node.name, node.op_type, "float", "chooses among values, which one rounding may reorder")
+        elif decision is None and (parts := [one for one in made.values() if _is_part(one, node, names)]):
+            decision = _of_parts(parts)
         elif decision is None:
             # In what it was folded into: what it read, else what reads it.
             beside = [value.producer() for value in node.inputs if value is not None]
@@ -225,3 +232,17 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
             decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
         records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
     return records
+
+
+def _is_part(made: Decision, node: ir.Node, names: Collection[str | None]) -> bool:
+    """Whether preparation made a layer of some of a node's channels (`RowsOfAnchorsPass`)."""
+    return made.op_type == node.op_type and made.node.startswith(f"{node.name}.") and made.node not in names
+
+
+def _of_parts(parts: Sequence[Decision]) -> Decision:
+    floats = [part for part in parts if part.precision == "float"]
+    reason = f"in {len(parts)} parts: {(floats or parts)[0].reason}"
+    if floats and len(floats) < len(parts):
+        named = ", ".join(part.node for part in floats)
+        reason = f"{len(parts) - len(floats)} of its {len(parts)} parts are int8, and not {named}: {floats[0].reason}"
+    return replace((floats or parts)[0], reason=reason)
