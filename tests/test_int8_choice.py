@@ -443,7 +443,12 @@ def test_the_cheapest_placement_is_the_cheapest_of_all(data, weight):
     prices = Prices(times, draw(TENSORS), draw(TENSORS), needs=needs)
     copies = data.draw(st.sets(st.sampled_from(["v", "f", "g"])))
     weights = draw(unit.name for unit in UNITS if unit.kind == "linear")
-    noise = Noise({value.name: data.draw(TIMES) for value in TENSORS}, weights, frozenset(copies))
+    tensors, reads = draw(value.name for value in TENSORS), {}
+    for name, readers in {"l": "cd", "x": "ab"}.items():
+        if data.draw(st.booleans()):
+            reads |= draw((name, reader) for reader in readers)
+            tensors[name] = sum(reads[name, reader] for reader in readers)
+    noise = Noise(tensors, weights, frozenset(copies), reads)
     reasons = place(UNITS, {})
     trade = Trade(reasons, prices, noise)
     free = [unit for unit in UNITS if not reasons[unit]]
@@ -461,6 +466,39 @@ def test_the_cheapest_placement_is_the_cheapest_of_all(data, weight):
         if int8 == {unit for unit, reason in place(UNITS, {}, kept).items() if not reason}:
             least = cost(int8) if least is None else min(least, cost(int8))
     assert cost(trade.cheapest(weight)) == pytest.approx(least)
+
+
+def test_what_a_tensor_loses_is_told_apart_by_the_layers_that_read_it():
+    model = prepared(branched())
+    draft = Draft(model, statistics_of(model), Int8(method="minmax", correction="none"), {}, CALIBRATION)
+    plan, judge = draft.plan(), HeadJudge(model, ["y"], HELD_OUT)
+    alone = noise_of(model, plan, judge, HELD_OUT)
+    assert set(alone.reads) == {("x", "a"), ("x", "b"), ("l", "c"), ("l", "d")}
+    for name in ("x", "l"):
+        assert sum(noise for key, noise in alone.reads.items() if key[0] == name) == pytest.approx(alone.tensors[name])
+
+    def rounded_for(reader):
+        graph = ir.from_proto(ir.to_proto(model))
+        node = next(node for node in graph.graph if node.name == reader)
+        pair = []
+        for what, array in vars(plan.scales["l"]).items():
+            value = ir.Value(name=what, const_value=ir.tensor(np.asarray(array), name=what))
+            graph.graph.register_initializer(value)
+            pair.append(value)
+        codes = ir.node("QuantizeLinear", [node.inputs[0], *pair])
+        back = ir.node("DequantizeLinear", [codes.outputs[0], *pair])
+        graph.graph.insert_before(node, [codes, back])
+        node.replace_input_with(0, back.outputs[0])
+        return judge.judge(graph)
+
+    by_c, by_d = rounded_for("c"), rounded_for("d")
+    assert alone.reads["l", "c"] / alone.reads["l", "d"] == pytest.approx(by_c / by_d, rel=1e-3)
+    # A layer in float behind a float maker reads what nobody has rounded.
+    trade = Trade(plan.reasons, estimated(draft.units), replace(alone, weights={}, tensors={"l": alone.tensors["l"]}))
+    units = {unit.name: unit for unit in plan.int8}
+    assert trade.noise_of({units["c"]}) == pytest.approx(alone.reads["l", "c"])
+    assert trade.noise_of({units["c"], units["d"]}) == pytest.approx(alone.tensors["l"])
+    assert trade.noise_of({units["l"], units["c"]}) == pytest.approx(alone.tensors["l"])
 
 
 def pooled() -> ir.Model:
@@ -599,36 +637,44 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
 
 
 @pytest.mark.parametrize(
-    ("price", "is_measured", "reached", "taken"),
+    ("prices", "is_measured", "reached", "taken"),
     [
-        (1.2, True, 20.5, "loose"),  # dear
-        (1.05, True, 20.5, "close"),  # cheap enough
-        (1.2, False, 20.5, "close"),  # estimates do not say what is dear
-        (1.2, True, 19.0, "close"),  # not reached at all: the best there is
+        ([1, 1.02, 1.04, 1.2, 1.3], True, 20.5, 19.0),  # as much as a twentieth of time buys
+        ([1, 1.06, 1.1, 1.2, 1.3], True, 20.5, 18.0),  # the next step is dear already
+        ([1, 1.01, 1.02, 1.03, 1.04], True, 20.5, 20.0),  # cheap enough
+        ([1, 1.1, 1.2, 1.3, 1.4], False, 20.5, 20.0),  # estimates do not say what is dear
+        ([1, 1.1, 1.2, 1.3, 1.4], True, 19.9, 20.0),  # not reached at all: the best there is
     ],
 )
-def test_the_last_two_db_of_boxes_are_left_where_they_are_dear(monkeypatch, price, is_measured, reached, taken):
+def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_twentieth_of_time_buys(
+    monkeypatch, prices, is_measured, reached, taken
+):
     draft = Draft(prepared(uneven()), statistics_of(uneven()), Int8(method="minmax"), {}, CALIBRATION)
     whole = draft.plan()
-    half = draft.plan({whole.int8[0].main.name: "float"})
     placing = repair.Placing(draft, whole, replace(estimated(draft.units), is_measured=is_measured))
-    costs = {len(whole.int8): 1.0, len(half.int8): price}
-    assert len(costs) == 2
-    monkeypatch.setattr(type(placing.prices), "of", lambda self, int8: costs[len(int8)])
+    steps = [18.0, 18.5, 19.0, 19.5, 20.0]
+    # A plan for each step, told apart by what it holds to be taken.
+    plans = {step: replace(whole, corrected=place) for place, step in enumerate(steps)}
+    monkeypatch.setattr(placing, "_price", lambda plan: prices[plan.corrected])
     asked = []
 
     def repaired(start, noise, judge, alone, wanted):
-        asked.append(wanted)
-        return (10 ** (-reached / 10), half) if wanted == 0.01 else (10**-1.85, whole)
+        asked.append(round(-10 * np.log10(wanted), 2))
+        found = min(asked[-1], reached) if asked[-1] < 20 else reached
+        return 10 ** (-found / 10) * (1 - 1e-9), plans[asked[-1]]
 
     monkeypatch.setattr(placing, "repaired", repaired)
-    settle = placing.settled
-    noise, plan, ratio = settle(whole, 0.1, None, None, (0.01, 10**-1.8))
-    assert (plan is whole) == (taken == "loose")
-    assert ratio == (price if taken == "loose" else None)
-    assert noise <= 10**-1.8
+    bounds = (10**-2.0, 10**-1.8)
+    settled = placing.settled(whole, 0.1, None, None, bounds)
+    assert settled.plan is plans[taken]
+    assert round(-10 * np.log10(settled.bound), 2) == taken
+    assert settled.dear == (prices[-1] if taken < 20 else None)
+    wanted = {"fidelity_db": taken, "dear_db": 20.0, "dear_price": prices[-1]}
+    assert settled.record(20.0) == (wanted if taken < 20 else {})
     # With one bound there is nothing to weigh; what does already is not looked for.
     asked.clear()
-    assert settle(whole, 0.1, None, None, (0.01, 0.01))[1:] == (half, None)
-    settle(whole, 10**-1.9, None, None, (0.01, 10**-1.8))
-    assert asked == [0.01, 0.01]
+    assert placing.settled(whole, 0.1, None, None, (0.01, 0.01)).plan is plans[20.0]
+    assert asked == [20.0]
+    asked.clear()
+    placing.settled(whole, 10**-1.9, None, None, bounds)
+    assert 18.0 not in asked

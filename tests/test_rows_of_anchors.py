@@ -129,8 +129,7 @@ def test_any_decoder_of_this_form_gives_the_same_rows(small, scores, anchors, ba
     found = alike(model, 1 if batch == 1 else 2)
     # The stem; for each scale one for the boxes, and one an anchor for scores.
     assert found["Conv"] == 1 + 2 * (1 + anchors)
-    # Of boxes to each scale, of all scores at once.
-    assert found["Sigmoid"] == (3 if how["sigmoid"] else 0)
+    assert found["Sigmoid"] == (2 * (1 + anchors) if how["sigmoid"] else 0)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class RowsOfAnchorsPass(ir.passes.InPlacePass):
     the layer, and so its precision, which a tenth of its channels needs.
 
     1. The scores get a Conv for each anchor, whose pixels are rows already, and the other columns one together. The scores of all
-       scales meet in one Concat; what was done to each of them (Sigmoid) is done behind it, and boxes come to them in the last one.
+       scales meet in one Concat, and boxes come to them in the last one.
     2. All sizes but the batch are known, the parts lie side by side and are all of the columns, and the scores are the widest part,
        of 16 columns or more, which only the Concat reads.
     3. All that the last Concat joins are such heads, alike in order and number of columns.
@@ -242,8 +242,6 @@ def _rewrite(model: ir.Model, last: ir.Node, heads: Sequence[_Head]) -> None:
             rows.append(made.reshaped(value, [0, -1, sum(int(part.shape[-1]) for part in parts)], head.rows))
     first = makers[0]
     joined = first.before(last, "Concat", scores, {"axis": 1}, "scores")
-    for node in heads[0].each:
-        joined = first.before(last, node.op_type, [joined], node.attributes, "score")
     columns = [first.before(last, "Concat", rows, {"axis": 1}, "rows") if len(rows) > 1 else rows[0] for rows in others]
     columns.insert(int(place > 0), joined)
     whole, was = ir.node("Concat", columns, {"axis": 2}, name=last.name), last.outputs[0]
@@ -268,8 +266,12 @@ class _Made:
         behind, found = self.head.moves[0], []
         for anchor in range(anchors):
             begin = anchor * columns + first
-            pixels = self._pixels(np.arange(begin, begin + count), f"scores{anchor}")
-            found.append(self.reshaped(pixels, [0, -1, count], behind))
+            value = self._pixels(np.arange(begin, begin + count), f"scores{anchor}")
+            value = self.reshaped(value, [0, -1, count], behind)
+            # Here and not behind the Concat: what a core has just written it finds in its cache.
+            for node in self.head.each:
+                value = self.before(behind, node.op_type, [value], node.attributes, "score")
+            found.append(value)
         return found
 
     def others(self) -> None:

@@ -8,6 +8,7 @@ are a little off, so the next ones before it are measured, too, where they come 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from octavo.quantization.int8.draft import Draft, Plan
@@ -18,19 +19,43 @@ from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.price import Prices
 from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.structure.units import Unit
+from octavo.runtime.noise import sqnr_db
 
-__all__ = ["Placing"]
+__all__ = ["Placing", "Settled"]
 
 # How much less noise than wanted placements are looked for: predictions are a little off.
 _BEYOND = 8.0
 # How many placements before the first that measures well enough are tried as well, and how many times the noise wanted they may be
 # predicted to make: .7 dB.
 _BEFORE, _NEAR = 4, 10**0.07
-# How much more time the fidelity wanted may cost than the least that will do.
-_DEAR = 1.1
+# How much more time than the least fidelity that will do may be spent on more of it, and in what steps of noise it is had: .5 dB.
+_DEAR, _STEP = 1.05, 10**0.05
 # The share of the noise wanted that int8 weights of float layers may make together: with a tenth NanoDet-m's placement is priced a
 # tenth higher and its file is 1.5 % of FP32's size smaller, with a twentieth YOLOv5n's and its own are as large as ONNX Runtime's.
 _STORED = 0.05
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A placement.
+
+    Attributes:
+        noise: as measured.
+        plan: with it.
+        bound: the noise that it was held to.
+        dear: where that is more than was wanted: how many times the least price what was wanted has.
+    """
+
+    noise: float
+    plan: Plan
+    bound: float
+    dear: float | None = None
+
+    def record(self, wanted_db: float) -> dict[str, float]:
+        """For a manifest, where `wanted_db` was too dear: what was asked for instead, and what the rest costs."""
+        if self.dear is None:
+            return {}
+        return {"fidelity_db": round(sqnr_db(1.0, self.bound), 2), "dear_db": wanted_db, "dear_price": round(self.dear, 2)}
 
 
 class Placing:
@@ -47,6 +72,9 @@ class Placing:
         self.first = set(whole.int8)
         self.chained = draft.target.layout == "kernels"
         self.stored: set[str] = set()
+        # Placements worth having, down to some noise, and what was measured of them.
+        self._front: tuple[float, Trade, list[set[Unit]]] | None = None
+        self._seen: dict[frozenset[Unit], tuple[float, Plan]] = {}
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -98,27 +126,34 @@ class Placing:
         self.stored = {unit.main.name for unit in chosen}
         self.prices = self.prices.with_stored(chosen)
 
-    def settled(
-        self, start: Plan, noise: float, judge: Judge, alone: Noise, bounds: tuple[float, float]
-    ) -> tuple[float, Plan, float | None]:
-        """As `repaired`, but for the placement of less fidelity where the other is priced a tenth more by measured times.
+    def settled(self, start: Plan, noise: float, judge: Judge, alone: Noise, bounds: tuple[float, float]) -> Settled:
+        """As `repaired`, but where the fidelity wanted is dear by measured times, as much of it as a twentieth of time buys.
 
         YOLOv8n at 20 dB takes 23 % longer than at 18 dB, and both keep all of its AP (docs/int8.md).
 
         Args:
             start, noise, judge, alone: as `repaired` takes them.
             bounds: noise-to-signal ratio wanted, and the most that will do.
-
-        Returns:
-            Noise as measured, the plan, and, where it is the one of less fidelity, how many times its price the other has.
         """
         wanted, most = bounds
-        close = self.repaired(start, noise, judge, alone, wanted)
-        if close[0] > wanted or most <= wanted or not self.prices.is_measured:
-            return *close, None
-        loose = (noise, start) if noise <= most else self.repaired(start, noise, judge, alone, most)
-        ratio = self.prices.of(set(close[1].int8)) / self.prices.of(set(loose[1].int8))
-        return (*loose, ratio) if loose[0] <= most and ratio > _DEAR else (*close, None)
+        close = Settled(*self.repaired(start, noise, judge, alone, wanted), wanted)
+        if close.noise > wanted or most <= wanted or not self.prices.is_measured:
+            return close
+        found = (noise, start) if noise <= most else self.repaired(start, noise, judge, alone, most)
+        loose = Settled(*found, most)
+        ratio = self._price(close.plan) / self._price(loose.plan)
+        if loose.noise > most or ratio <= _DEAR:
+            return close
+        best, bound = loose, most / _STEP
+        while bound > wanted * _STEP**0.5:
+            next_ = Settled(*self.repaired(start, noise, judge, alone, bound), bound)
+            if next_.noise > bound or self._price(next_.plan) > _DEAR * self._price(loose.plan):
+                break
+            best, bound = next_, bound / _STEP
+        return replace(best, dear=ratio)
+
+    def _price(self, plan: Plan) -> float:
+        return self.prices.of(set(plan.int8))
 
     def repaired(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
         """The fastest placement that measures well enough, or else the one that measures best.
@@ -126,16 +161,19 @@ class Placing:
         Args:
             start: as `fastest` gives it.
             noise: of `start`, as measured.
-            judge: measures.
-            alone: noise of each rounding.
+            judge: measures; the same in every call.
+            alone: noise of each rounding; the same in every call.
             wanted: noise-to-signal ratio to come down to.
 
         Returns:
             Noise as measured, and the plan.
         """
-        trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
+        if self._front is None or self._front[0] > wanted:
+            trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
+            self._front = wanted, trade, trade.placements(wanted / _BEYOND)
+        _, trade, front = self._front
         before = trade.noise_of(self.first)
-        placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < before]
+        placements = [units for units in front if trade.noise_of(units) < before]
         predicted = [trade.noise_of(units) for units in placements]
         best = (noise, start)
         # How many times what is predicted is measured, as the last placement showed it.
@@ -144,11 +182,13 @@ class Placing:
         @cache
         def good(place: int) -> bool:
             nonlocal best, off
-            plan = self.draft.plan(self._given(placements[place], trade), self.stored)
+            seen = self._seen.get(frozenset(placements[place]))
+            plan = self.draft.plan(self._given(placements[place], trade), self.stored) if seen is None else seen[1]
             if not plan.codes:
                 # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
                 return True
-            measured = judge.judge(self.draft.written(plan, judge.heads))
+            measured = judge.judge(self.draft.written(plan, judge.heads)) if seen is None else seen[0]
+            self._seen[frozenset(placements[place])] = measured, plan
             off = measured / predicted[place] if predicted[place] else off
             if measured <= wanted or (wanted < best[0] and measured < best[0]):
                 best = (measured, plan)

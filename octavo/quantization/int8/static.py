@@ -132,9 +132,9 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             record["placed_db"] = db_of(noise)
         if recipe.repair and db_of(noise) < bound:
             least = least_of(bound) if recipe.fidelity == "auto" else bound
-            noise, plan, dear = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
-            if dear is not None:
-                record |= {"fidelity_db": least, "dear_db": bound, "dear_price": round(dear, 2)}
+            settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
+            noise, plan = settled.noise, settled.plan
+            record |= settled.record(bound)
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if objects else {})
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from octavo.graph.macs import macs_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
-from octavo.quantization.int8.noise.switches import LAYER, TENSOR, FloatGraph, Key, Stretch
+from octavo.quantization.int8.noise.switches import LAYER, READ, TENSOR, FloatGraph, Key, Stretch
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.trade import Noise
@@ -59,7 +59,7 @@ def noise_of(
     judge: Judge,
     samples: Sequence[Mapping[str, np.ndarray]],
 ) -> Noise:
-    """Noise of each rounding alone, all else float.
+    """Noise of each rounding alone, all else float; of a tensor that several layers read, what of it comes by each.
 
     Args:
         model: FP32, as prepared for INT8.
@@ -70,12 +70,37 @@ def noise_of(
     copies = _copies(plan)
     layers = {unit.main.name: unit.name for unit in plan.int8 if unit.kind == "linear"}
     keys = [*((TENSOR, name) for name in plan.scales if name not in copies), *((LAYER, name) for name in layers)]
+    shared = _shared(plan, copies)
+    keys += [(READ, unit.main.name) for units in shared.values() for unit in units]
     found = dict(zip(keys, _measured(model, plan, judge, samples, [[key] for key in keys]), strict=True))
     rounded = {name: noise for (what, name), noise in found.items() if what == TENSOR}
     for name, unit in copies.items():
         # Rounded behind a float unit instead, it loses what its inputs would.
         rounded[name] = sum(rounded[value.name] for value in unit.inputs)
-    return Noise(rounded, {unit: found[LAYER, name] for name, unit in layers.items()}, frozenset(copies))
+    reads: dict[tuple[str, str], float] = {}
+    for name, units in shared.items():
+        single = [found[READ, unit.main.name] for unit in units]
+        # What two of them do adds up or cancels: together they make what the tensor was measured to make.
+        share = rounded[name] / sum(single) if sum(single) else 0.0
+        reads |= {(name, unit.name): share * noise for unit, noise in zip(units, single, strict=True)}
+    return Noise(rounded, {unit: found[LAYER, name] for name, unit in layers.items()}, frozenset(copies), reads)
+
+
+def _shared(plan: Plan, copies: Collection[str]) -> dict[str, list[Unit]]:
+    """Quantized tensors that several layers read, and nothing else, with these."""
+    readers: dict[str, list[Unit]] = {}
+    for unit in plan.reasons:
+        for value in unit.inputs:
+            readers.setdefault(value.name or "", []).append(unit)
+    int8 = {unit for unit in plan.int8 if unit.kind == "linear"}
+    return {
+        name: units
+        for name, units in readers.items()
+        if name in plan.scales
+        and name not in copies
+        and len(units) > 1
+        and all(unit in int8 and unit.main.inputs[0].name == name and len(unit.inputs) == 1 for unit in units)
+    }
 
 
 def joint_noise(

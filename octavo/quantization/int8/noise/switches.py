@@ -20,12 +20,13 @@ from octavo.quantization.int8.numbers.shifts import OwnShift
 from octavo.quantization.int8.structure.sizes import fixed_shape
 from octavo.runtime.session import Session
 
-__all__ = ["LAYER", "TENSOR", "FloatGraph", "Key", "Stretch"]
+__all__ = ["LAYER", "READ", "TENSOR", "FloatGraph", "Key", "Stretch"]
 
 _SWITCHES = "octavo.switches"
-TENSOR, LAYER = "tensor", "layer"
+TENSOR, LAYER, READ = "tensor", "layer", "read"
 
-# A rounding: TENSOR or LAYER, and the name of the tensor or of the node with the weights.
+# A rounding: TENSOR and the name of a tensor; LAYER and the name of the node with the weights; READ and that of a node which alone
+# gets its first input rounded.
 Key = tuple[str, str]
 
 
@@ -61,7 +62,7 @@ class FloatGraph:
     def place(self, key: Key) -> int:
         """The node that a rounding stands at; -1 for an input of the graph."""
         what, name = key
-        return self._place[name] if what == LAYER else self._made.get(name, -1)
+        return self._made.get(name, -1) if what == TENSOR else self._place[name]
 
     def rest(self, place: int) -> list[onnx.NodeProto]:
         """The nodes from a rounding's place on."""
@@ -145,6 +146,10 @@ class Stretch:
             copy.CopyFrom(node)
             for index, name in enumerate(copy.input):
                 copy.input[index] = rename.get(name, name)
+            if (READ, copy.name) in self.place:
+                target = f"{copy.name}.octavo.read"
+                self._rounded(node.input[0], copy.input[0], target, (READ, copy.name))
+                copy.input[0] = target
             made = list(copy.output)
             for index, name in enumerate(made):
                 if self._steps(name):
@@ -187,20 +192,20 @@ class Stretch:
             self.nodes.append(helper.make_node("Gather", [_SWITCHES, index], [switch], axis=0))
         self.nodes.append(helper.make_node("If", [switch], [target], then_branch=then, else_branch=otherwise))
 
-    def _rounded(self, name: str, source: str, target: str) -> None:
+    def _rounded(self, name: str, source: str, target: str, key: Key | None = None) -> None:
         chosen = self.graph.plan.scales[name]
         pair = [self._constant(f"{name}.octavo.scale", chosen.scale), self._constant(f"{name}.octavo.zero", chosen.zero_point)]
-        codes, out, other = f"{name}.octavo.codes", f"{name}.octavo.then", f"{name}.octavo.else"
+        codes, out, other = f"{target}.octavo.codes", f"{target}.octavo.then", f"{target}.octavo.else"
         rounds = [
             helper.make_node("QuantizeLinear", [source, *pair], [codes], axis=1),
             helper.make_node("DequantizeLinear", [codes, *pair], [out], axis=1),
         ]
         own = self.graph.shifts.get(name)
         if own is not None and own.behind == name:
-            rounds[-1].output[0] = f"{name}.octavo.shifted"
+            rounds[-1].output[0] = f"{target}.octavo.shifted"
             rounds.append(self._sub(own, name, rounds[-1].output[0], out))
         keeps = [helper.make_node("Identity", [source], [other])]
-        self._if((TENSOR, name), target, _branch(rounds, out), _branch(keeps, other))
+        self._if(key or (TENSOR, name), target, _branch(rounds, out), _branch(keeps, other))
 
     def _unshifted(self, name: str, source: str, target: str) -> None:
         """Take a rounding's shift off, where it is done."""

@@ -16,7 +16,7 @@ none is both faster and closer to FP32.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -48,11 +48,14 @@ class Noise:
         tensors: of each tensor that can be quantized, by name.
         weights: of each weighted unit's weights, by its name.
         copies: tensors that their INT8 maker only copies codes into: rounding them costs where that maker is float.
+        reads: by tensor and unit, of tensors that only layers read, and several of them: what of the tensor's noise each of them
+            passes on. A layer in float behind a float maker passes none.
     """
 
     tensors: Mapping[str, float]
     weights: Mapping[str, float]
     copies: frozenset[str] = frozenset()
+    reads: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def rows(self, units: Iterable[Unit]) -> list[dict[str, object]]:
         """A record for each rounding, in the order of the units.
@@ -99,17 +102,14 @@ class Trade:
     def noise_of(self, int8: set[Unit]) -> float:
         """What a placement makes, as predicted."""
         total = sum(self.own_noise(unit, int8) for unit in int8)
-        for value, found in self.readers.items():
-            if self.makers.get(value) not in int8 and any(reader in int8 for reader in found):
-                total += self.noise.tensors.get(value.name, 0.0)
-        return total
+        return total + sum(self._passed_on(value, int8) for value in self.readers if self.makers.get(value) not in int8)
 
     def own_noise(self, unit: Unit, int8: set[Unit]) -> float:
         """The part of `noise_of` that is of an INT8 unit's own roundings: of its weights, and of what it holds and puts out."""
         return self.noise.weights.get(unit.name, 0.0) + sum(
-            self.noise.tensors.get(value.name, 0.0)
+            self.noise.tensors.get(value.name, 0.0) if self.chained else self._passed_on(value, int8)
             for value in (*unit.inner, *unit.outputs)
-            if value.name not in self.noise.copies and self._is_rounded(value, int8)
+            if value.name not in self.noise.copies
         )
 
     def beside(self, unit: Unit) -> list[Unit]:
@@ -117,8 +117,17 @@ class Trade:
         makers = [self.makers[value] for value in unit.inputs if value in self.makers]
         return makers + [reader for value in unit.outputs for reader in self.readers.get(value, ())]
 
-    def _is_rounded(self, value: ir.Value, int8: set[Unit]) -> bool:
-        return self.chained or any(reader in int8 for reader in self.readers.get(value, ()))
+    def _parts(self, value: ir.Value) -> list[tuple[float, list[Unit]]]:
+        """A tensor's noise, by which of its readers it is passed on."""
+        found = self.readers.get(value, [])
+        parts = [self.noise.reads.get((value.name or "", reader.name)) for reader in found]
+        if not parts or any(part is None for part in parts):
+            return [(self.noise.tensors.get(value.name, 0.0), found)]
+        return [(part, [reader]) for part, reader in zip(parts, found, strict=True) if part is not None]
+
+    def _passed_on(self, value: ir.Value, int8: set[Unit]) -> float:
+        """What rounding makes of a tensor where it is only rounded for those who read it in INT8."""
+        return sum(noise for noise, readers in self._parts(value) if any(reader in int8 for reader in readers))
 
     def cheapest(self, weight: float) -> set[Unit]:
         """The INT8 units of the placement with the least time plus `weight` (ms) times noise; of several, the one with the most."""
@@ -141,14 +150,15 @@ class Trade:
                         edge(place, node(self.makers[value]), None)
         for value in dict.fromkeys([*self.makers, *self.readers]):
             maker, found = self.makers.get(value), self.readers.get(value, [])
-            rounded = weight * self.noise.tensors.get(value.name, 0.0)
             border = 0.0
             if value.name in self.noise.copies:
-                border = rounded
+                border = weight * self.noise.tensors.get(value.name, 0.0)
             else:
-                for around in [*found, maker] if maker is not None and self.chained else found:
-                    edge(node(around), node(("rounded", value)), None)
-                edge(node(("rounded", value)), _SINK, rounded)
+                for place, (noise, readers) in enumerate(self._parts(value)):
+                    rounded = node(("rounded", value, place))
+                    for around in [*readers, maker] if maker is not None and self.chained else readers:
+                        edge(node(around), rounded, None)
+                    edge(rounded, _SINK, weight * noise)
             for reader in found:
                 edge(node(reader), node(("codes", value)), None)
                 if maker is not None:
@@ -184,10 +194,16 @@ class Trade:
         """The same, with each rounding's noise a little off."""
         random = np.random.Generator(np.random.PCG64(seed))
         tensors, weights = (
-            {name: noise * float(np.exp(_SPREAD * random.standard_normal())) for name, noise in noises.items()}
+            {name: float(np.exp(_SPREAD * random.standard_normal())) for name in noises}
             for noises in (self.noise.tensors, self.noise.weights)
         )
-        return Trade(self.reasons, self.prices, Noise(tensors, weights, self.noise.copies), chained=self.chained)
+        noise = Noise(
+            {name: noise * tensors[name] for name, noise in self.noise.tensors.items()},
+            {name: noise * weights[name] for name, noise in self.noise.weights.items()},
+            self.noise.copies,
+            {key: noise * tensors[key[0]] for key, noise in self.noise.reads.items()},
+        )
+        return Trade(self.reasons, self.prices, noise, chained=self.chained)
 
     def _hull(self, bound: float) -> list[set[Unit]]:
         """The placements that are cheapest for some weight."""
