@@ -149,6 +149,13 @@ def test_other_decoders_stay_as_they_are(other):
     assert ir.to_proto(model).SerializeToString() == before
 
 
+def test_parts_that_the_graph_puts_out_stay():
+    model = decoder()
+    split = next(node for node in model.graph if node.name == "split1")
+    model.graph.outputs.append(split.outputs[0])
+    assert not RowsOfAnchorsPass()(model).modified
+
+
 def test_heads_that_are_unlike_stay():
     model = decoder()
     head = next(node for node in model.graph if node.name == "sigmoid1")

@@ -201,7 +201,7 @@ def _parts(whole: ir.Value) -> tuple[list[tuple[int, int, ir.Value]], tuple[ir.N
     found: list[tuple[int, int, ir.Value]] = []
     for node in nodes:
         cut = list(_cut(node))
-        if not cut:
+        if not cut or any(value.is_graph_output() for _, _, value in cut):
             return [], ()
         found += cut
     found.sort(key=lambda part: part[0])
