@@ -72,9 +72,9 @@ class Placing:
         self.first = set(whole.int8)
         self.chained = draft.target.layout == "kernels"
         self.stored: set[str] = set()
-        # Placements worth having, down to some noise, and what was measured of them.
+        # Placements worth having, down to some noise, and what was measured of them: no plans, which hold weights.
         self._front: tuple[float, Trade, list[set[Unit]]] | None = None
-        self._seen: dict[frozenset[Unit], tuple[float, Plan]] = {}
+        self._seen: dict[frozenset[Unit], float] = {}
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -182,16 +182,17 @@ class Placing:
         @cache
         def good(place: int) -> bool:
             nonlocal best, off
-            seen = self._seen.get(frozenset(placements[place]))
-            plan = self.draft.plan(self._given(placements[place], trade), self.stored) if seen is None else seen[1]
-            if not plan.codes:
-                # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
-                return True
-            measured = judge.judge(self.draft.written(plan, judge.heads)) if seen is None else seen[0]
-            self._seen[frozenset(placements[place])] = measured, plan
+            units, plan = placements[place], None
+            if frozenset(units) not in self._seen:
+                plan = self.draft.plan(self._given(units, trade), self.stored)
+                if not plan.codes:
+                    # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
+                    return True
+                self._seen[frozenset(units)] = judge.judge(self.draft.written(plan, judge.heads))
+            measured = self._seen[frozenset(units)]
             off = measured / predicted[place] if predicted[place] else off
             if measured <= wanted or (wanted < best[0] and measured < best[0]):
-                best = (measured, plan)
+                best = (measured, plan or self.draft.plan(self._given(units, trade), self.stored))
             return measured <= wanted
 
         found, stop = 0, len(placements)
