@@ -176,7 +176,7 @@ def test_a_missing_entry_names_the_unit_and_the_table(model, tmp_path):
         lambda text: text[: len(text) // 2],
         lambda _: "[]",
         lambda _: "{}",
-        lambda text: text.replace("octavo-costs-2", "octavo-costs-0"),
+        lambda text: text.replace("octavo-costs-3", "octavo-costs-0"),
         lambda text: text.replace('"float_ms": 1.0', '"float_ms": "fast"'),
         lambda text: text.replace('"float_ms": 1.0', '"float_ms": -1.0'),
         lambda text: text.replace('"float_ms": 1.0,', ""),

@@ -20,7 +20,7 @@ from octavo.runtime.kernels import KINDS, RunNode
 
 __all__ = ["Executed", "executed"]
 
-_MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion)$")
+_MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion|/QuickGeluFusion/)$")
 _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
 # ONNX Runtime takes these into the kernel of the node that they read.
 _FUSES = frozenset(
@@ -194,6 +194,10 @@ class _Places:
             return [], ""
         before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
         readers = [use.node for use in node.outputs[0].uses()] if len(node.outputs) == 1 else []
+        # A float SiLU is one kernel with the name of its product.
+        hosts = [kernel for reader in readers for kernel in kernels.get(reader.name or "", []) if kernel.op_type == "QuickGelu"]
+        if node.op_type == "Sigmoid" and hosts:
+            return hosts, readers[0].name or ""
         if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, "Add"):
             return self._behind(before, kernels)
         family = _WEIGHTED.get(node.op_type)

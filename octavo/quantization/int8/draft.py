@@ -23,6 +23,7 @@ from octavo.quantization.int8.numbers.stored import store_weights
 from octavo.quantization.int8.numbers.weights import Codes, codes_of
 from octavo.quantization.int8.structure.emptiness import crashing_when_empty
 from octavo.quantization.int8.structure.placement import map_heads, pixel_heads
+from octavo.quantization.int8.structure.rows import activated
 from octavo.quantization.int8.structure.sizes import carry_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, units_of
@@ -206,7 +207,8 @@ class Draft:
         # Around kernels a layer's output is rounded, but for these; laid before inputs, heads write float by themselves.
         over_pixels = self.recipe.float_heads and self.target.layout == "kernels"
         heads = pixel_heads(units) if over_pixels else set()
-        return [replace(unit, writes_float=True) if unit in heads else unit for unit in units]
+        units = [replace(unit, writes_float=True) if unit in heads else unit for unit in units]
+        return activated(units) if self.target.layout == "kernels" else units
 
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
         return [unit for unit, reason in self.placed(given).items() if not reason]

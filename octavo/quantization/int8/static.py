@@ -33,6 +33,7 @@ from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.placement import decisions_of
+from octavo.quantization.int8.structure.rows import joined, row_activations
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, is_map, units_of
@@ -200,8 +201,14 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
     if recipe.placement == "all" or not target_of(recipe.target).runs_here:
         return None
     if recipe.placement == "measured":
-        return measure(model, whole.int8) if measurable else None
+        return measure(model, [*whole.int8, *_joined(whole)]) if measurable else None
     return CostTable.load(recipe.placement.removeprefix("table:"))
+
+
+def _joined(whole: Plan) -> list[Unit]:
+    """INT8 layers, each as one with the activation that may compute on its rows."""
+    pairs = row_activations(whole.reasons)
+    return [joined(layer, unit) for unit, layer in pairs.items() if not whole.reasons[unit] and not whole.reasons[layer]]
 
 
 def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str]) -> list[Decision]:

@@ -23,7 +23,7 @@ from octavo.quantization.int8.structure.units import Unit, constant, readers
 
 __all__ = ["Borders", "Cost", "CostTable", "is_static", "signature"]
 
-FORMAT = "octavo-costs-2"
+FORMAT = "octavo-costs-3"
 # Float kernels of images that stand outside the blocked layout: nothing has to be brought into it for them, or out of it.
 _PLAIN = frozenset(
     {"DepthToSpace", "Flatten", "Gemm", "MatMul", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze"}
@@ -92,20 +92,25 @@ class CostTable:
             ) from None
 
     def border_ms(self, value: ir.Value, *, to_int8: bool) -> float:
-        """What it takes to bring a tensor from float to INT8 or back, the changes of layout included where it is an image: out of
-        the layout that float has for it between convolutions, and into that of INT8, or the other way round.
+        """What it takes to bring a tensor from float to INT8 or back, the changes of layout included (`moving_ms`).
 
         Raises:
             QuantizationError: the tensor's shape is not known.
         """
-        shape = shape_of(value)
-        if shape is None:
-            raise QuantizationError(
-                f"tensor {value.name!r} has no static shape, so that its border has no price", "fix `input:` sizes"
-            )
-        size, prices = math.prod(shape), self.borders
+        return self.rounding_ms(value, to_int8=to_int8) + self.moving_ms(value, to_int8=to_int8)
+
+    def rounding_ms(self, value: ir.Value, *, to_int8: bool) -> float:
+        """What QuantizeLinear or DequantizeLinear takes; raises as `border_ms`."""
+        prices = self.borders
         kernel = (prices.quantize_ns, prices.quantize_us) if to_int8 else (prices.dequantize_ns, prices.dequantize_us)
-        total = kernel[0] * size + kernel[1] * 1e3
+        return (kernel[0] * math.prod(_sizes(value)) + kernel[1] * 1e3) / 1e6
+
+    def moving_ms(self, value: ir.Value, *, to_int8: bool) -> float:
+        """What it takes to bring an image out of the layout that float has for it between convolutions, and into that of INT8, or
+        the other way round; raises as `border_ms`.
+        """
+        shape, prices, total = _sizes(value), self.borders, 0.0
+        size = math.prod(shape)
         if len(shape) == 4 and shape[1] > 1 and shape[2] * shape[3] > 1:
             total += prices.transpose_ns * size + prices.transpose_us * 1e3
             in_float = [value.producer()] if to_int8 else list(readers(value))
@@ -138,6 +143,13 @@ class CostTable:
             return cls(dict(found["host"]), units, Borders(**_times(found["borders"])), str(path))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise QuantizationError(f"cost table {path} is damaged: {error!r}", mend) from error
+
+
+def _sizes(value: ir.Value) -> tuple[int, ...]:
+    shape = shape_of(value)
+    if shape is None:
+        raise QuantizationError(f"tensor {value.name!r} has no static shape, so that its border has no price", "fix `input:` sizes")
+    return tuple(shape)
 
 
 def is_static(unit: Unit) -> bool:

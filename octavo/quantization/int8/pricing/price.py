@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.costs import CostTable, is_static
+from octavo.quantization.int8.structure.rows import joined, row_activations
 from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import Unit, readers
 
@@ -26,6 +27,8 @@ __all__ = ["Prices", "estimated", "measured"]
 _DENSE, _DEPTHWISE = (0.020, 0.009), (0.015, 0.020)
 # Nanoseconds an element written by units without weights, (float, int8), and by a Q or a DQ.
 _PASS, _SILU, _BORDER = (0.10, 0.08), (0.27, 0.29), 0.15
+# Nanoseconds an element that a layer takes longer where it writes rows of floats.
+_ROWS = 0.08
 # Nanoseconds that a weight of a float layer is held to be worth: it is float16 in the file, one byte more than a code.
 _WEIGHT = 1.3
 # How much faster float must measure to be taken for its speed alone: it keeps noise of the timer from deciding.
@@ -42,6 +45,10 @@ class Prices:
         dequantize: of bringing it back, for each node that reads it in float.
         is_measured: whether they are times of a machine.
         needs: units whose price in INT8 holds only where other units are INT8 too; otherwise they are much dearer (`_pools`).
+        on_rows: float activations that can compute on the rows of an INT8 layer, each with it (`structure.rows`). The price of
+            bringing the layer's output back is then what both take together beyond INT8 and float alone.
+        moving: of what these put out, which lies as its layer left it: bringing it into the layout of INT8 where the layer is
+            float, and back where it is INT8; `quantize` and `dequantize` are without that.
     """
 
     units: Mapping[Unit, tuple[float, float]]
@@ -49,6 +56,8 @@ class Prices:
     dequantize: Mapping[ir.Value, float]
     is_measured: bool = False
     needs: Mapping[Unit, Sequence[Unit]] = field(default_factory=dict)
+    on_rows: Mapping[Unit, Unit] = field(default_factory=dict)
+    moving: Mapping[ir.Value, tuple[float, float]] = field(default_factory=dict)
 
     def with_stored(self, units: Iterable[Unit]) -> Prices:
         """The same where these units keep int8 weights in the file, whatever they compute in."""
@@ -61,13 +70,18 @@ class Prices:
         total = sum(pair[unit in int8] for unit, pair in self.units.items())
         made = {value: unit for unit in self.units for value in unit.outputs}
         quantized: set[ir.Value] = set()
+        moved: set[ir.Value] = set()
         for unit in self.units:
             for value in unit.inputs:
-                if value.producer() is not None and made[value] in int8 and unit not in int8:
+                maker = made.get(value)
+                if maker in int8 and unit not in int8:
                     total += self.dequantize[value] * reads(unit, value)
-                elif unit in int8 and (value.producer() is None or made[value] not in int8):
+                elif unit in int8 and maker not in int8:
                     quantized.add(value)
-        return total + sum(self.quantize[value] for value in quantized)
+                if value in self.moving and (self.on_rows[maker] in int8) != (unit in int8):
+                    total += 0.0 if unit in int8 else self.moving[value][1]
+                    moved |= {value} if unit in int8 else set()
+        return total + sum(self.quantize[value] for value in quantized) + sum(self.moving[value][0] for value in moved)
 
 
 def reads(unit: Unit, value: ir.Value) -> int:
@@ -79,9 +93,11 @@ def estimated(units: Sequence[Unit]) -> Prices:
     """Prices from shapes; sizes that are not known count as 1."""
     values = _inputs(units)
     border = {value: _size(value) * _BORDER / 1e6 for value in values}
-    return Prices(
-        {unit: _with_weights(unit, _estimate(unit)) for unit in units}, border, _borders_out(units, border), needs=_pools(units)
-    )
+    on_rows = row_activations(units)
+    back = _borders_out(units, border) | _behind_layers({unit: _size(unit.inputs[0]) * _ROWS / 1e6 for unit in on_rows})
+    moving = {value: (border[value], border[value]) for unit in on_rows for value in unit.outputs if value in border}
+    prices = {unit: _with_weights(unit, _estimate(unit)) for unit in units}
+    return Prices(prices, border, back, needs=_pools(units), on_rows=on_rows, moving=moving)
 
 
 def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]) -> Prices:
@@ -89,7 +105,7 @@ def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]
 
     Args:
         units: all of a graph's.
-        table: with an entry for each of `candidates` whose sizes are static.
+        table: with an entry for each of `candidates` whose sizes are static, and for those of them that `joined` makes one of.
         candidates: the units that can be INT8; the time of others is the same in every placement and left out.
 
     Raises:
@@ -109,7 +125,23 @@ def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]
     rest = {value: _size(value) * _BORDER / 1e6 for value in _inputs(units) if shape_of(value) is None}
     quantize = rest | {value: table.border_ms(value, to_int8=True) for value in values}
     dequantize = _borders_out(units, rest | {value: table.border_ms(value, to_int8=False) for value in values})
-    return Prices(prices, quantize, dequantize, is_measured=True, needs=_pools(units))
+    able = row_activations(units)
+    on_rows = {unit: layer for unit, layer in able.items() if {unit, layer} <= candidates and is_static(joined(layer, unit))}
+    extra = {
+        unit: table.cost(joined(layer, unit)).int8_ms - table.cost(layer).int8_ms - prices[unit][0]
+        for unit, layer in on_rows.items()
+    }
+    dequantize |= _behind_layers(extra)
+    behind = [value for unit in on_rows for value in unit.outputs if value in quantize]
+    quantize |= {value: table.rounding_ms(value, to_int8=True) for value in behind}
+    dequantize |= {value: table.rounding_ms(value, to_int8=False) for value in behind}
+    moving = {value: (table.moving_ms(value, to_int8=True), table.moving_ms(value, to_int8=False)) for value in behind}
+    return Prices(prices, quantize, dequantize, is_measured=True, needs=_pools(units), on_rows=on_rows, moving=moving)
+
+
+def _behind_layers(extra: Mapping[Unit, float]) -> dict[ir.Value, float]:
+    """What activations on rows cost more than what they are held to, as prices of bringing back what they read."""
+    return {unit.inputs[0]: max(0.0, more) / reads(unit, unit.inputs[0]) for unit, more in extra.items()}
 
 
 def _borders_out(units: Iterable[Unit], prices: Mapping[ir.Value, float]) -> dict[ir.Value, float]:

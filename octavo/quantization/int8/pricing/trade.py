@@ -94,6 +94,8 @@ class Trade:
         self.reasons, self.prices, self.chained = dict(reasons), prices, chained
         self.noise = noise or Noise({}, {})
         self.makers = {value: unit for unit in reasons for value in unit.outputs}
+        # What a layer puts out is not rounded where only a float activation reads it, on its rows.
+        self.bare = {value for unit in prices.on_rows for value in unit.inputs} if chained else set()
         self.readers: dict[ir.Value, list[Unit]] = {}
         for unit in reasons:
             for value in unit.inputs:
@@ -107,7 +109,7 @@ class Trade:
     def own_noise(self, unit: Unit, int8: set[Unit]) -> float:
         """The part of `noise_of` that is of an INT8 unit's own roundings: of its weights, and of what it holds and puts out."""
         return self.noise.weights.get(unit.name, 0.0) + sum(
-            self.noise.tensors.get(value.name, 0.0) if self.chained else self._passed_on(value, int8)
+            self._passed_on(value, int8) if not self.chained or value in self.bare else self.noise.tensors.get(value.name, 0.0)
             for value in (*unit.inner, *unit.outputs)
             if value.name not in self.noise.copies
         )
@@ -147,7 +149,7 @@ class Trade:
             if unit.kind != "linear" and self.chained:
                 for value in unit.inputs:
                     if value in self.makers:
-                        edge(place, node(self.makers[value]), None)
+                        edge(place, node(self._behind(value)), None)
         for value in dict.fromkeys([*self.makers, *self.readers]):
             maker, found = self.makers.get(value), self.readers.get(value, [])
             border = 0.0
@@ -156,7 +158,7 @@ class Trade:
             else:
                 for place, (noise, readers) in enumerate(self._parts(value)):
                     rounded = node(("rounded", value, place))
-                    for around in [*readers, maker] if maker is not None and self.chained else readers:
+                    for around in [*readers, maker] if maker is not None and self.chained and value not in self.bare else readers:
                         edge(node(around), rounded, None)
                     edge(rounded, _SINK, weight * noise)
             for reader in found:
@@ -165,8 +167,18 @@ class Trade:
                     edge(node(maker), node(reader), self.prices.dequantize[value] * reads(reader, value))
             if found:
                 edge(node(("codes", value)), _SINK if maker is None else node(maker), self.prices.quantize[value] + border)
+            if value in self.prices.moving:
+                layer, (there, back) = node(self._behind(value)), self.prices.moving[value]
+                edge(node(("codes", value)), layer, there)
+                for reader in found:
+                    edge(layer, node(reader), back)
         side = cut.side()
         return {unit for unit, reason in self.reasons.items() if not reason and node(unit) in side}
+
+    def _behind(self, value: ir.Value) -> Unit:
+        """The unit that has to be INT8 where units without weights read a tensor's codes: an activation's layer, if it has one."""
+        maker = self.makers[value]
+        return self.prices.on_rows.get(maker, maker)
 
     def _needed(self, unit: Unit) -> list[Unit]:
         """The units that have to be INT8 with this one: of those that its price needs, the ones that can be."""

@@ -2,7 +2,8 @@
 
 1. Conv, Gemm and MatMul with constant weights: this is where integer kernels pay.
 2. Units that carry or combine quantized values on (Add, Concat, pools, activations, reshapes), where *every* float input comes
-   from an INT8 unit or is a graph input: the value has its scale already, and no island of Q/DQ arises.
+   from an INT8 unit or is a graph input: the value has its scale already, and no island of Q/DQ arises. A float activation on the
+   rows of an INT8 layer (`rows`) counts as that layer.
 3. The tail stays float: whatever no weights follow. That is box decoding, softmax, the resizing of logits and the Concat of boxes
    and scores, which one scale for both ruins (onnxruntime #14233), recognised by where it stands and not by its name.
 4. What has no integer kernel in ONNX Runtime stays float, and so does what `keep_float` names and what rule 2 then no longer
@@ -11,12 +12,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.refusals import interpolates, no_kernel, out_of_reach, unfit
+from octavo.quantization.int8.structure.rows import row_activations
 from octavo.quantization.int8.structure.units import (
     CARRIERS,
     COMBINERS,
@@ -56,6 +58,7 @@ def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] |
     named = {name: f"keep_float: {pattern}" for name, pattern in kept.items()}
     named |= {name: reason or "given back" for name, reason in (given or {}).items()}
     makers = {value: unit for unit in units for value in unit.outputs}
+    makers |= {value: layer for unit, layer in row_activations(units).items() for value in unit.outputs}
     reasons: dict[Unit, str] = {}
     for unit in units:
         reasons[unit] = _refusal(unit, leads, makers, reasons, named)
@@ -103,16 +106,17 @@ def pixel_heads(units: list[Unit]) -> set[Unit]:
 
 def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:
     """A record for every node of every unit."""
+    bare = {layer for unit, layer in row_activations(reasons).items() if reasons[unit]}
     return [
-        Decision(node.name or "", node.op_type, "float" if reason else "int8", reason or _why(unit))
+        Decision(node.name or "", node.op_type, "float" if reason else "int8", reason or _why(unit, bare))
         for unit, reason in reasons.items()
         for node in unit.nodes
         if node.op_type != "Constant"
     ]
 
 
-def _why(unit: Unit) -> str:
-    if unit.writes_float:
+def _why(unit: Unit, bare: Collection[Unit]) -> str:
+    if unit.writes_float or unit in bare:
         return "integer kernel over pixels, which writes float"
     return WHY.get(unit.kind, "carries INT8 values on")
 

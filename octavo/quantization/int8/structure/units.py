@@ -65,6 +65,8 @@ class Unit:
         outputs: tensors that it hands on.
         inner: tensors between its nodes that need a scale of their own in int8.
         writes_float: in int8, its kernel puts out float: a Gemm over pixels (`placement.pixel_heads`).
+        activation: nodes of the activation that alone reads what it puts out, where these may compute in float on what it then
+            writes (`structure.rows`).
     """
 
     name: str
@@ -74,6 +76,7 @@ class Unit:
     outputs: tuple[ir.Value, ...]
     inner: tuple[ir.Value, ...] = ()
     writes_float: bool = False
+    activation: tuple[ir.Node, ...] = ()
 
     @property
     def main(self) -> ir.Node:

@@ -5,8 +5,8 @@
   take 4 % of the time of the 1x1 Conv before them (96 channels, 56x56).
 - PRelu (`prelu`): with every slope <= 1 it is Max(x, slope x), a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
-- A 1x1 head of a map that writes float (`pixels`, `placement.pixel_heads`): a Gemm over pixels, because integer convolutions write
-  codes.
+- A 1x1 Conv that writes float (`pixels`): a Gemm over pixels, because integer convolutions write codes. Heads of maps are written
+  so (`placement.pixel_heads`), and layers whose activation is float (`structure.rows`), which computes on the rows.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from onnx import helper, numpy_helper
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.graph.passes.prelu_of_codes import slope_codes
 from octavo.quantization.int8.numbers.qparams import QParams
-from octavo.quantization.int8.structure.units import Unit, affine_of
+from octavo.quantization.int8.structure.units import Unit, affine_of, readers
 from octavo.quantization.int8.writing.coded_graph import CodedGraph
+from octavo.quantization.int8.writing.kept_float import add_float
 from octavo.quantization.int8.writing.saturation import bounds_of, folded
 
 __all__ = ["pixels", "prelu", "sloped"]
@@ -79,7 +80,7 @@ def prelu(graph: CodedGraph, unit: Unit) -> None:
 
 
 def pixels(graph: CodedGraph, unit: Unit) -> None:
-    """A 1x1 Conv as a Gemm of rows, one for each pixel, whose output no Q reads."""
+    """A 1x1 Conv as a Gemm of rows, one for each pixel, whose output no Q reads, and the float nodes of its unit on these rows."""
     node, source, target = unit.main, unit.inputs[0], unit.outputs[0].name
     channels, depth = node.inputs[1].shape[:2]
 
@@ -97,8 +98,25 @@ def pixels(graph: CodedGraph, unit: Unit) -> None:
     else:
         ahead = graph.add("Shape", [last], f"{node.name}.ahead", f"{node.name}.ahead", start=0, end=3)
         sizes = graph.add("Concat", [ahead, shape(channels)], f"{node.name}.sizes", f"{node.name}.sizes", axis=0)
-    image = graph.add("Reshape", [gemm.output[0], sizes], f"{node.name}.pixels", f"{node.name}.image")
-    graph.add("Transpose", [image], target, f"{node.name}.first", perm=[0, 3, 1, 2])
+    made = _on_rows(graph, unit, gemm.output[0])
+    if target in graph.scales:
+        # Rounded as rows: codes are a quarter of what would have to be moved.
+        codes = graph.add("QuantizeLinear", [made, *graph.pair(target)], f"{target}.rows.code", f"{target}.Q")
+        image = graph.add("Reshape", [codes, sizes], f"{target}.pixels.code", f"{node.name}.codes")
+        graph.add("Transpose", [image], f"{target}.code", f"{node.name}.back", perm=[0, 3, 1, 2])
+    if target in graph.outputs or any(node not in graph.integer for node in readers(unit.outputs[0])):
+        image = graph.add("Reshape", [made, sizes], f"{node.name}.pixels", f"{node.name}.image")
+        graph.add("Transpose", [image], target, f"{node.name}.first", perm=[0, 3, 1, 2])
+
+
+def _on_rows(graph: CodedGraph, unit: Unit, made: str) -> str:
+    """The nodes behind the layer, in float; the name of what the last of them puts out."""
+    names = {unit.main.outputs[0].name: made}
+    for node in unit.nodes[1:]:
+        reads = [names.get(value.name, value.name) for value in node.inputs]
+        names[node.outputs[0].name] = f"{node.name}.on_rows"
+        add_float(graph, graph.renamed(node, reads, [names[node.outputs[0].name]]))
+    return names[unit.outputs[0].name]
 
 
 def _read_scaled(graph: CodedGraph, codes: str, scale: np.float32, zero: np.generic, *, output: str, node: str) -> str:

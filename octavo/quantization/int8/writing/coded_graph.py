@@ -36,12 +36,14 @@ class CodedGraph(QdqGraph):
 
     Attributes:
         from_int8: names of the tensors that INT8 units make.
+        integer: the nodes of INT8 units.
     """
 
     def __init__(self, model: ir.Model, int8: Set[Unit], scales: Mapping[str, QParams], codes: Mapping[str, Codes]) -> None:
         super().__init__(model)
         self.int8, self.scales, self.codes = int8, scales, codes
         self.from_int8 = {value.name for unit in int8 for value in (*unit.outputs, *unit.inner)}
+        self.integer = {node for unit in int8 for node in unit.nodes}
         self._read_back: set[str] = set()
 
     def quantize(self, name: str, raw: str, bounds: tuple[float, float] = UNBOUNDED) -> None:
@@ -104,17 +106,21 @@ class CodedGraph(QdqGraph):
 
     def copy(self, node: ir.Node, unit: Unit, outputs: list[str]) -> onnx.NodeProto:
         """A unit's node as it was, but for what it reads (`operand`) and puts out; it is not in the graph yet."""
-        copy = onnx.NodeProto()
-        copy.CopyFrom(self.protos[node.name])
         inside = {value.name for member in unit.nodes for value in member.outputs}
-        for index, name in enumerate(copy.input):
+        reads = []
+        for name in self.protos[node.name].input:
             if name in inside:
                 # Inside a unit, a tensor with a scale of its own is read back from its codes.
-                copy.input[index] = self.operand(name, unit) if name in self.scales else name
-            elif name:
-                copy.input[index] = self.operand(name, unit)
-        del copy.output[:]
-        copy.output.extend(outputs)
+                reads.append(self.operand(name, unit) if name in self.scales else name)
+            else:
+                reads.append(self.operand(name, unit) if name else name)
+        return self.renamed(node, reads, outputs)
+
+    def renamed(self, node: ir.Node, reads: list[str], outputs: list[str]) -> onnx.NodeProto:
+        """A node as it was, but for these names; it is not in the graph yet."""
+        copy = onnx.NodeProto()
+        copy.CopyFrom(self.protos[node.name])
+        copy.input[:], copy.output[:] = reads, outputs
         return copy
 
     def weights(self, unit: Unit, copy: onnx.NodeProto) -> None:
@@ -125,7 +131,7 @@ class CodedGraph(QdqGraph):
         if output is not None and output.by_channel:
             codes = codes.into_codes_of(output)
         codes = codes.with_room_for_bias(input_scale)
-        matrix = codes.codes.reshape(codes.codes.shape[:2]) if unit.writes_float else codes.codes
+        matrix = codes.codes.reshape(codes.codes.shape[:2]) if copy.op_type != unit.main.op_type else codes.codes
         self.restored(copy, 1, f"{copy.name}.weight_codes", matrix, codes.scale, axis=codes.axis)
         if codes.bias is None:
             return

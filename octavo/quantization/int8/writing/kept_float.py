@@ -14,7 +14,7 @@ from octavo.graph.passes.hard_swish import SWISH
 from octavo.quantization.int8.structure.units import CARRIERS, Unit
 from octavo.quantization.int8.writing.coded_graph import CodedGraph
 
-__all__ = ["stay_float"]
+__all__ = ["add_float", "stay_float"]
 
 # What ONNX Runtime makes an integer kernel of where it stands between DQ and Q, besides what has weights.
 _FUSED = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"})
@@ -26,17 +26,18 @@ def stay_float(graph: CodedGraph, unit: Unit) -> None:
         copy = graph.copy(node, unit, [value.name for value in node.outputs])
         if node.op_type == "MaxPool" and copy.input[0] != node.inputs[0].name and not _follows_kernel(graph, node):
             copy.input[0] = _kept_apart(graph, copy.input[0])
-        if node.op_type == "HardSwish":
-            # ONNX Runtime takes it apart where no Conv takes it in, into nodes without names, which nobody finds again.
-            _parted(graph, copy)
-        else:
-            graph.nodes.append(copy)
+        add_float(graph, copy)
     quantized = [value for value in unit.outputs if value.name in graph.scales]
     for value in quantized:
         graph.add("QuantizeLinear", [_guarded(graph, value), *graph.pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
 
 
-def _parted(graph: CodedGraph, node: onnx.NodeProto) -> None:
+def add_float(graph: CodedGraph, node: onnx.NodeProto) -> None:
+    """Add a float node in the form that it is found again in."""
+    if node.op_type != "HardSwish":
+        graph.nodes.append(node)
+        return
+    # ONNX Runtime takes it apart where no Conv takes it in, into nodes without names, which nobody finds again.
     alpha, beta = SWISH
     gate = graph.add("HardSigmoid", [node.input[0]], f"{node.output[0]}.gate", f"{node.name}.gate", alpha=alpha, beta=beta)
     graph.add("Mul", [node.input[0], gate], node.output[0], node.name)

@@ -16,6 +16,7 @@ from octavo.graph.passes.kernel_forms import write_kernel_forms
 from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import Codes
+from octavo.quantization.int8.structure.rows import joined, row_activations
 from octavo.quantization.int8.structure.units import Unit
 from octavo.quantization.int8.writing.coded_forms import pixels, prelu, sloped
 from octavo.quantization.int8.writing.coded_graph import CodedGraph
@@ -44,8 +45,13 @@ def write_qdq(
     for value in graph.proto.graph.input:
         if value.name in scales:
             graph.quantize(value.name, value.name)
+    on_rows = {layer: unit for unit, layer in row_activations(units).items() if layer in int8 and unit not in int8}
+    done = set(on_rows.values())
     for unit in units:
-        _write(graph, unit)
+        if unit in on_rows:
+            pixels(graph, joined(unit, on_rows[unit]))
+        elif unit not in done:
+            _write(graph, unit)
     result = _shaped(graph.closed(), units, scales)
     for op_type in ("Conv", "ConvTranspose", "Gemm"):
         ProtectFloatPass(op_type)(result)
