@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.passes.bias_apart import BiasApartPass
-from octavo.graph.passes.conv_on_blocks import ConvOnBlocksPass
+from octavo.graph.passes.conv_on_columns import ConvOnColumnsPass
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.prelu_by_conv import PReluByConvPass
@@ -17,7 +17,7 @@ from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 __all__ = ["write_kernel_forms"]
 
 _FORMS = (
-    ConvOnBlocksPass,
+    ConvOnColumnsPass,
     PadDepthwisePass,
     PoolByDepthwisePass,
     UpsampleByTilePass,
