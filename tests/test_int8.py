@@ -78,7 +78,8 @@ def test_the_scales_are_those_of_our_ranges(model, statistics):
     scales = {node.inputs[0].name: node.inputs[1].const_value.numpy() for node in bounded.graph if node.op_type == "QuantizeLinear"}
     assert scales["sum.raw"] == pytest.approx(10 / 255)
     assert scales["stem.relu.raw"] == pytest.approx(4 / 255)
-    weights = {node.inputs[0].name: node for node in quantized.graph if node.op_type == "DequantizeLinear"}["stem.weight_codes.columns"]
+    restored = {node.inputs[0].name: node for node in quantized.graph if node.op_type == "DequantizeLinear"}
+    weights = restored["stem.weight_codes.columns"]
     assert weights.inputs[0].const_value.numpy().dtype == np.int8
     assert weights.inputs[1].const_value.numpy().shape == (16,), "two columns at a time"
 

