@@ -121,7 +121,7 @@ class Graph:
         return {(str(point.dtype), bool((point == 0).all())) for point in points}
 
     def weights(self) -> dict[str, np.ndarray]:
-        return {name: array for name, array in self.constants.items() if name.endswith(".weight_codes")}
+        return {name: array for name, array in self.constants.items() if name.endswith((".weight_codes", ".weight_codes.columns"))}
 
 
 @pytest.mark.parametrize("target", TARGETS)

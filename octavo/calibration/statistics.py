@@ -57,6 +57,15 @@ class Statistics:
             else:
                 self.tensors[name] = other.tensors[name]
 
+    def widened(self, channels: Mapping[str, int]) -> Statistics:
+        """The same of a graph some of whose tensors got more channels, of zeros, behind their own.
+
+        Args:
+            channels: how many each tensor has; tensors with as many, more or none stay as they are.
+        """
+        wider = {name: self.tensors[name].widened(count) for name, count in channels.items() if name in self.tensors}
+        return Statistics({**self.tensors, **wider}, self.origin, self.aliases)
+
     def merge(self, other: Statistics) -> Statistics:
         """Both together, exactly; `origin` is this one's."""
         merged = Statistics({name: self.tensors[name].merge(TensorStatistics()) for name in self._read()}, self.origin)

@@ -116,6 +116,15 @@ class TensorStatistics:
         kept = replace(self.channels, low=np.minimum(self.channels.low, low), high=np.maximum(self.channels.high, high))
         return replace(self, low=min(self.low, float(low.min())), high=max(self.high, float(high.max())), channels=kept)
 
+    def widened(self, channels: int) -> TensorStatistics:
+        """The same with channels of zeros behind its own, `channels` in all; itself where it has as many, more, or none."""
+        added = channels - self.channels.low.size if self.channels is not None and self.channels.low.size else 0
+        if added <= 0:
+            return self
+        sums, low, high = (np.pad(each, (0, added)) for each in (self.channels.sums, self.channels.low, self.channels.high))
+        kept = replace(self.channels, sums=sums, low=low, high=high)
+        return replace(self, low=min(self.low, 0.0), high=max(self.high, 0.0), channels=kept)
+
     def values_only(self) -> TensorStatistics:
         """The same values in another layout: everything but the channels; the histogram is shared, not copied."""
         return TensorStatistics(self.low, self.high, self.counts, self.values)

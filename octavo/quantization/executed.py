@@ -83,8 +83,9 @@ def executed(model: ir.Model, decisions: Sequence[Decision], run: Iterable[RunNo
     counts: Counter[tuple[str, str]] = Counter()
     for node in run:
         origin = places.origin(node)
-        # Transposes that nobody wrote lead to channels-last kernels and back.
-        kind = "border" if origin is None and node.op_type == "Transpose" else node.kind
+        # Transposes that nobody wrote, or that were written around a Conv, lead to channels-last kernels and back.
+        leads = node.op_type == "Transpose" and (origin is None or origin.op_type == "Conv")
+        kind = "border" if leads else node.kind
         counts[kind, node.op_type] += 1
         if origin is not None and kind != "border":
             kernels[origin.name or ""].append(node)
@@ -124,7 +125,9 @@ class _Found:
     @property
     def main(self) -> RunNode | None:
         family = re.compile(_WEIGHTED.get(self.decision.op_type, ""))
-        return next((kernel for kernel in self.kernels if family.search(kernel.op_type)), self.kernels[0] if self.kernels else None)
+        # Around a kernel its values may be moved.
+        ordered = sorted(self.kernels, key=lambda kernel: kernel.op_type in _MOVES)
+        return next((kernel for kernel in ordered if family.search(kernel.op_type)), ordered[0] if ordered else None)
 
     @property
     def unexpected(self) -> bool:

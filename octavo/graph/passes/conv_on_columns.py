@@ -68,7 +68,9 @@ class ConvOnColumnsPass(NodePass):
         known = code.shape
         uses, code.shape = list(code.uses()), None
         rows = _reshaped(model, code, [columns.height, columns.width, outputs], f"{conv.name}.pixels", before=None, after=quantize)
-        rows.shape, rows.dtype = known, ir.DataType.UINT8
+        # They are the tensor's codes now.
+        name, code.name = code.name, f"{conv.name}.blocks.code"
+        rows.name, rows.shape, rows.dtype = name, known, ir.DataType.UINT8
         for use in uses:
             use.node.replace_input_with(use.idx, rows)
         pruned(model, [source.node, *constants])

@@ -15,9 +15,9 @@ from octavo.graph.passes.tail_channels_last import TailChannelsLastPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
 
-__all__ = ["write_kernel_forms"]
+__all__ = ["FORMS", "write_kernel_forms"]
 
-_FORMS = (
+FORMS = (
     ConvOnColumnsPass,
     PadDepthwisePass,
     PoolByDepthwisePass,
@@ -37,5 +37,5 @@ def write_kernel_forms(model: ir.Model) -> None:
     Args:
         model: with uint8 activations; tuned to the kernels for these on x86.
     """
-    for form in _FORMS:
+    for form in FORMS:
         form()(model)

@@ -14,6 +14,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
 from octavo.graph.io import weight_bytes
+from octavo.graph.passes.conv_on_columns import columns_of
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT
@@ -77,17 +78,24 @@ def _saved(layers: list[Unit], recipe: Int8) -> int:
     """By how many bytes constants grow (they shrink, that is) when these layers' weights become codes."""
     change, shared = 0, set()
     int8 = {unit.main for unit in layers}
+    target = target_of(recipe.target)
+    on_columns = target.layout == "kernels" and not target.signed
     for unit in layers:
         node = unit.main
         value = node.inputs[1]
         weights = weights_of(node)
         channels = weights.shape[channel_axis(node)] if recipe.per_channel else 1
-        change += weights.size + channels * _BESIDE_WEIGHTS
+        image = unit.inputs[0].shape if on_columns and node.op_type == "Conv" else None
+        columns = columns_of(node, list(image), weights.shape) if image is not None else None
+        # A stem that puts out several columns at a time has weights for each of them.
+        times = columns.count if columns is not None else 1
+        size = weights.size if columns is None else columns.weights(weights).size
+        change += size + channels * times * _BESIDE_WEIGHTS
         if value not in shared and all(use.node in int8 for use in value.uses()):
             change -= weights.nbytes
             shared.add(value)
         if bias_of(node) is not None:
-            change += int(np.size(bias_of(node))) * _BESIDE_BIAS
+            change += int(np.size(bias_of(node))) * times * _BESIDE_BIAS
     return change
 
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.prepared import prepared
 from octavo.graph.selection import choosing, held, released
@@ -46,6 +47,8 @@ from octavo.quantization.select import select
 __all__ = ["Begun", "Images", "begin", "decided", "quantize_static"]
 
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
+# Axes of a tensor of images.
+_IMAGES = 4
 # The opset that brought 16-bit QuantizeLinear.
 SIXTEEN_BITS = 21
 
@@ -97,7 +100,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 
     bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(heads, recipe.effort)
 
-    observed = statistics
+    observed = statistics.widened(_channels(ready))
 
     def make(way: Way) -> Draft:
         nonlocal observed
@@ -175,9 +178,11 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     """
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
-    if recipe.float_heads and target_of(recipe.target).layout == "kernels":
-        # Where heads can write float: no other runtime was seen to gain by it.
-        RowsOfAnchorsPass(kept)(complete)
+    if target_of(recipe.target).layout == "kernels":
+        # What ONNX Runtime's kernels gain by; no other runtime was seen to.
+        PadDepthwisePass()(complete)
+        if recipe.float_heads:
+            RowsOfAnchorsPass(kept)(complete)
     choosers = choosing(complete, before_layers=True)
     ready = held(complete, choosers) if choosers else complete
     heads = heads_of(units_of(ready))
@@ -195,6 +200,12 @@ def _in_file(decision: Decision, halves: Collection[str]) -> Decision:
 def _made(model: ir.Model) -> list[ir.Value]:
     """The tensors that the graph's nodes make."""
     return [value for node in model.graph for value in node.outputs]
+
+
+def _channels(model: ir.Model) -> dict[str, int]:
+    """Of the tensors of images that the graph's nodes make, how many channels they have."""
+    images = [value for value in _made(model) if value.shape is not None and len(value.shape) == _IMAGES]
+    return {value.name or "": value.shape[1] for value in images if isinstance(value.shape[1], int)}
 
 
 def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> CostTable | None:
