@@ -144,12 +144,18 @@ class Placing:
         ratio = self._price(close.plan) / self._price(loose.plan)
         if loose.noise > most or ratio <= _DEAR:
             return close
-        best, bound = loose, most / _STEP
-        while bound > wanted * _STEP**0.5:
-            next_ = Settled(*self.repaired(start, noise, judge, alone, bound), bound)
-            if next_.noise > bound or self._price(next_.plan) > _DEAR * self._price(loose.plan):
-                break
-            best, bound = next_, bound / _STEP
+        best, bounds = loose, []
+        while (bound := most / _STEP ** (len(bounds) + 1)) > wanted * _STEP**0.5:
+            bounds.append(bound)
+        # The closest that is not dear, by halves.
+        found, stop = 0, len(bounds)
+        while found < stop:
+            place = (found + stop) // 2
+            next_ = Settled(*self.repaired(start, noise, judge, alone, bounds[place]), bounds[place])
+            if next_.noise > next_.bound or self._price(next_.plan) > _DEAR * self._price(loose.plan):
+                stop = place
+            else:
+                best, found = next_, place + 1
         return replace(best, dear=ratio)
 
     def _price(self, plan: Plan) -> float:

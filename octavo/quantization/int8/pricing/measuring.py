@@ -25,6 +25,8 @@ WARMUP = 2
 # A chunk's weights are held some six times over (graphs, files, sessions' packed copies); its activations once.
 _CHUNK_WEIGHTS = 8 * 2**20
 _CHUNK_UNITS = 96
+# Kernels that hand their input on under other sizes: what the profiler says of them is its own time, 5 us.
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 # Tensors whose borders are timed with every table, beside those that the network itself brings.
 _PROBES = ((1, 16, 8, 8), (1, 32, 32, 32), (1, 32, 80, 80), (1, 32, 160, 160))
 
@@ -35,9 +37,9 @@ def measure(model: ir.Model, candidates: Iterable[Unit], *, threads: int = 2, ta
     Many units stand as branches in one graph, so that two profiled sessions, run in turn, serve them all. What counts is the time
     of all kernels between a unit's neighbours of the same precision (`specimens`): borders (Q, DQ) are left out, and changes of
     layout (Transpose, ReorderInput, ReorderOutput) are in where the unit makes them necessary. An op that runs inside the Conv
-    before it counts as nothing. A Concat is timed with equal scales, where it copies. A time is the least of the runs, as
-    `timeit` has it: what else the machine does only adds to it, whole time slices where a kernel waits for its second thread
-    (1.5 ms became 5.5), and may do so in most of the runs.
+    before it counts as nothing, and so does a Reshape. A Concat is timed with equal scales, where it copies. A time is the least of
+    the runs, as `timeit` has it: what else the machine does only adds to it, whole time slices where a kernel waits for its second
+    thread (1.5 ms became 5.5), and may do so in most of the runs.
 
     On x86 without VNNI the *default* kernels are timed (uint8 x int8, which saturate there), although results are computed without
     them: of this machine's kernels, their speed stands nearest to the VNNI machine that `target: cpu` is meant for. `host` says so
@@ -132,7 +134,7 @@ def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _B
             borders.seen["Transpose"].append((sizes[source], _least(kernel.us)))
         elif role in ("before", "after", "sink"):
             inside = role == "before"
-        elif inside:
+        elif inside and kernel.op_type not in _VIEWS:
             found[owner] += kernel.us
         owners |= dict.fromkeys(kernel.outputs, (owner, inside))
     return found
