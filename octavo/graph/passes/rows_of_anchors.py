@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.nodes import is_pointwise, only_reader
 from octavo.graph.passes.qdq import constant_of, new_constant, pruned
 from octavo.graph.passes.shapes import InferShapesPass
 
@@ -96,11 +97,6 @@ class _Head:
         return list(self.join.inputs).index(self.parts[self.scores][2])
 
 
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = list(value.uses())
-    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
-
-
 def _axis(node: ir.Node, rank: int) -> int:
     return node.attributes["axis"].as_int() % rank if "axis" in node.attributes else 0
 
@@ -121,7 +117,7 @@ def _head(value: ir.Value | None, last: ir.Node) -> _Head | None:
         rows is None
         or rows.op_type != "Reshape"
         or known is None
-        or _only_reader(rows.outputs[0]) is not last
+        or only_reader(rows.outputs[0]) is not last
         or _axis(last, 3) != 1
     ):
         return None
@@ -132,7 +128,7 @@ def _head(value: ir.Value | None, last: ir.Node) -> _Head | None:
         or join.op_type != "Concat"
         or joined is None
         or _axis(join, 5) != 4
-        or _only_reader(join.outputs[0]) is not rows
+        or only_reader(join.outputs[0]) is not rows
     ):
         return None
     anchors, height, width, columns = joined
@@ -148,7 +144,7 @@ def _head(value: ir.Value | None, last: ir.Node) -> _Head | None:
 def _from_part(part: ir.Value, join: ir.Node, rows: ir.Node, sizes: tuple[int, int, int, int]) -> _Head | None:
     """The head one part of which goes to the Concat untouched."""
     cut = part.producer()
-    if cut is None or cut.op_type not in ("Split", "Slice") or _only_reader(part) is not join:
+    if cut is None or cut.op_type not in ("Split", "Slice") or only_reader(part) is not join:
         return None
     whole = cut.inputs[0]
     parts, cuts = _parts(whole)
@@ -157,7 +153,7 @@ def _from_part(part: ir.Value, join: ir.Node, rows: ir.Node, sizes: tuple[int, i
         return None
     each: list[ir.Node] = []
     node = whole.producer()
-    while node is not None and node.op_type in _EACH and (not each or _only_reader(node.outputs[0]) is each[0]):
+    while node is not None and node.op_type in _EACH and (not each or only_reader(node.outputs[0]) is each[0]):
         each.insert(0, node)
         node = node.inputs[0].producer()
     moves = _moves(node, each[0] if each else None, sizes)
@@ -172,7 +168,7 @@ def _moves(node: ir.Node | None, behind: ir.Node | None, sizes: tuple[int, int, 
     anchors, columns, height, width = sizes
     if node is None or node.op_type != "Transpose" or list(node.attributes["perm"].as_ints()) != [0, 1, 3, 4, 2]:
         return None
-    if behind is not None and _only_reader(node.outputs[0]) is not behind:
+    if behind is not None and only_reader(node.outputs[0]) is not behind:
         return None
     shape = node.inputs[0].producer()
     if shape is None or shape.op_type != "Reshape" or _known(node.inputs[0], 5) != [anchors, columns, height, width]:
@@ -180,16 +176,16 @@ def _moves(node: ir.Node | None, behind: ir.Node | None, sizes: tuple[int, int, 
     conv = shape.inputs[0].producer()
     if conv is None or conv.op_type != "Conv" or _known(shape.inputs[0], 4) != [anchors * columns, height, width]:
         return None
-    if _only_reader(shape.outputs[0]) is not node or _only_reader(conv.outputs[0]) is not shape or not _is_pointwise(conv):
+    if only_reader(shape.outputs[0]) is not node or only_reader(conv.outputs[0]) is not shape or not _multiplies_pixels(conv):
         return None
     return conv, shape, node
 
 
-def _is_pointwise(conv: ir.Node) -> bool:
-    weights, bias = constant_of(conv.inputs[1]), conv.inputs[2] if len(conv.inputs) > 2 else None
-    settings = {name: attribute.value for name, attribute in conv.attributes.items()}
-    plain = settings.get("group", 1) == 1 and set(settings.get("strides") or [1]) == {1} and set(settings.get("pads") or [0]) == {0}
-    return weights is not None and weights.shape[2:] == (1, 1) and plain and (bias is None or constant_of(bias) is not None)
+def _multiplies_pixels(conv: ir.Node) -> bool:
+    """Whether a Conv is 1x1, of constant weights and bias."""
+    bias = conv.inputs[2] if len(conv.inputs) > 2 else None
+    constants = constant_of(conv.inputs[1]) is not None and (bias is None or constant_of(bias) is not None)
+    return constants and is_pointwise(conv)
 
 
 def _parts(whole: ir.Value) -> tuple[list[tuple[int, int, ir.Value]], tuple[ir.Node, ...]]:

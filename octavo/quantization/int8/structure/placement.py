@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
+from octavo.graph.nodes import is_pointwise
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.refusals import interpolates, no_kernel, out_of_reach, unfit
 from octavo.quantization.int8.structure.rows import row_activations
@@ -26,7 +27,6 @@ from octavo.quantization.int8.structure.units import (
     Unit,
     is_last_weighted,
     is_map,
-    is_pointwise,
     pooled,
     readers,
 )

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from octavo.quantization.int8.structure.units import Unit, is_pointwise, readers
+from octavo.graph.nodes import is_pointwise
+from octavo.quantization.int8.structure.units import Unit, readers
 
 __all__ = ["activated", "joined", "row_activations"]
 

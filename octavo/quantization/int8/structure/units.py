@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.nodes import only_reader
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "is_depthwise",
     "is_last_weighted",
     "is_map",
-    "is_pointwise",
     "is_weighted",
     "pooled",
     "units_of",
@@ -93,7 +93,6 @@ def units_of(model: ir.Model) -> list[Unit]:
     Returns:
         The units in topological order; every node is in exactly one.
     """
-    outputs = {id(value) for value in model.graph.outputs}
     taken: set[ir.Node] = set()
     units = []
     for node in model.graph:
@@ -108,13 +107,13 @@ def units_of(model: ir.Model) -> list[Unit]:
             kind = "hard_swish"
         elif node.op_type == "HardSigmoid" and min(hard_sigmoid_of(node)) > 0:
             kind = "hard_sigmoid"
-        steps = _affine(node, outputs)
+        steps = _affine(node)
         if steps is not None:
             nodes, kind = list(steps), "affine"
-        product = _silu(node, outputs)
+        product = _silu(node)
         if product is not None:
             nodes, kind, inner = [node, product], "silu", (node.outputs[0],)
-        folded = _folded(nodes[-1], outputs)
+        folded = _folded(nodes[-1])
         if folded is not None:
             nodes.append(folded)
         taken.update(nodes)
@@ -216,15 +215,6 @@ def is_depthwise(node: ir.Node) -> bool:
     return groups > 1 and node.inputs[1] is not None and node.inputs[1].shape is not None and node.inputs[1].shape[1] == 1
 
 
-def is_pointwise(node: ir.Node) -> bool:
-    """Whether a node is a Conv that multiplies each pixel of an image by one matrix."""
-    if node.op_type != "Conv" or node.inputs[1] is None or list(node.inputs[1].shape or ())[2:] != [1, 1]:
-        return False
-    settings = {name: attribute.value for name, attribute in node.attributes.items()}
-    plain = settings.get("group", 1) == 1 and set(settings.get("strides") or [1]) == {1} and not any(settings.get("pads") or [])
-    return plain and settings.get("auto_pad", "NOTSET") in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-
-
 def is_map(value: ir.Value) -> bool:
     """Whether a head's output has more than one position, or may have."""
     return value.shape is None or any(dim != 1 for dim in value.shape[2:])
@@ -249,14 +239,9 @@ def readers(value: ir.Value) -> Iterator[ir.Node]:
     return (use.node for use in value.uses())
 
 
-def _only_reader(value: ir.Value, outputs: set[int]) -> ir.Node | None:
-    found = list(readers(value))
-    return found[0] if len(found) == 1 and id(value) not in outputs else None
-
-
-def _folded(node: ir.Node, outputs: set[int]) -> ir.Node | None:
+def _folded(node: ir.Node) -> ir.Node | None:
     """The Relu, or Clip with constant bounds, that is all that reads `node`."""
-    reader = _only_reader(node.outputs[0], outputs) if node.op_type in _FOLDS_BEHIND else None
+    reader = only_reader(node.outputs[0]) if node.op_type in _FOLDS_BEHIND else None
     if reader is None or reader.op_type not in _FOLDED or reader.graph is not node.graph or reader.inputs[0] is not node.outputs[0]:
         return None
     return reader if all(bound is None or constant(bound) for bound in reader.inputs[1:]) else None
@@ -272,12 +257,12 @@ def _one_slope_a_channel(node: ir.Node) -> bool:
     return all(size == 1 or place == channel for place, size in enumerate(sizes))
 
 
-def _affine(node: ir.Node, outputs: set[int]) -> tuple[ir.Node, ...] | None:
+def _affine(node: ir.Node) -> tuple[ir.Node, ...] | None:
     """A Mul or Add of an activation and a number, and the Add of another that is all that reads the Mul."""
     number = _number_of(node)
     if number is None or not np.isfinite(number) or (node.op_type == "Mul" and number <= 0):
         return None
-    behind = _only_reader(node.outputs[0], outputs) if node.op_type == "Mul" else None
+    behind = only_reader(node.outputs[0]) if node.op_type == "Mul" else None
     if behind is not None and behind.op_type == "Add" and behind.graph is node.graph:
         shift = _number_of(behind)
         if shift is not None and np.isfinite(shift):
@@ -302,11 +287,11 @@ def _number(value: ir.Value | None) -> float | None:
     return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
 
 
-def _silu(node: ir.Node, outputs: set[int]) -> ir.Node | None:
+def _silu(node: ir.Node) -> ir.Node | None:
     """The Mul of `x * Sigmoid(x)`, where `node` is that Sigmoid."""
     if node.op_type != "Sigmoid":
         return None
-    product = _only_reader(node.outputs[0], outputs)
+    product = only_reader(node.outputs[0])
     if product is None or product.op_type != "Mul" or product.graph is not node.graph:
         return None
     return product if set(product.inputs) == {node.inputs[0], node.outputs[0]} else None

@@ -1,0 +1,22 @@
+"""What rules ask of nodes and values of the float graph."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+__all__ = ["is_pointwise", "only_reader"]
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The node that alone reads a value, once; None where there are others, or none, or it is an output of the graph."""
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def is_pointwise(node: ir.Node) -> bool:
+    """Whether a node is a Conv that multiplies each pixel of an image by one matrix."""
+    if node.op_type != "Conv" or node.inputs[1] is None or list(node.inputs[1].shape or ())[2:] != [1, 1]:
+        return False
+    settings = {name: attribute.value for name, attribute in node.attributes.items()}
+    plain = settings.get("group", 1) == 1 and set(settings.get("strides") or [1]) == {1} and not any(settings.get("pads") or [])
+    return plain and settings.get("auto_pad", "NOTSET") in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
