@@ -1,11 +1,11 @@
 """The placement that is cheapest for the noise it makes: a minimum cut.
 
-Every unit is float or INT8. What a placement costs is a sum of terms of one unit (its time in either form, the noise of its rounded
-weights) and of one tensor: a border where its maker is float and a reader INT8 (Q), or the other way round (DQ), and the noise of
-rounding it where anybody around it is INT8. All of them are submodular, so that the cheapest of the 2^n placements is a minimum cut
-of a graph with a node for each unit and each tensor (Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph
-Cuts?", 2004); no order of greedy moves has to be found. Noise of single roundings adds up at the heads: they are small and nearly
-independent.
+Every unit is float or INT8. What a placement costs is a sum of terms of one unit (its time in either form, the noise of its
+rounded weights) and of one tensor: a border where its maker is float and a reader INT8 (Q), or the other way round (DQ), and
+the noise of rounding it where anybody around it is INT8 (of what a layer puts out for an activation on its rows, where that
+is). All of them are submodular, so that the cheapest of the 2^n placements is a minimum cut of a graph with a node for each
+unit and each tensor (Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph Cuts?", 2004); no order of greedy
+moves has to be found. Noise of single roundings adds up at the heads: they are small and nearly independent.
 
 Time plus `weight` times noise, for growing weights, gives placements worth having. No weight gives those above the line between two
 others, and these may lie far apart. Where single roundings are held to make somewhat more or less noise than they do, other
@@ -24,6 +24,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from octavo.quantization.int8.pricing.price import Prices, reads
+from octavo.quantization.int8.structure.rows import row_activations
 from octavo.quantization.int8.structure.units import Unit
 from octavo.runtime.noise import sqnr_db
 
@@ -95,7 +96,8 @@ class Trade:
         self.noise = noise or Noise({}, {})
         self.makers = {value: unit for unit in reasons for value in unit.outputs}
         # What a layer puts out is not rounded where only a float activation reads it, on its rows.
-        self.bare = {value for unit in prices.on_rows for value in unit.inputs} if chained else set()
+        self.on_rows = row_activations(reasons) if chained else {}
+        self.bare = {value for unit in self.on_rows for value in unit.inputs}
         self.readers: dict[ir.Value, list[Unit]] = {}
         for unit in reasons:
             for value in unit.inputs:
@@ -178,7 +180,7 @@ class Trade:
     def _behind(self, value: ir.Value) -> Unit:
         """The unit that has to be INT8 where units without weights read a tensor's codes: an activation's layer, if it has one."""
         maker = self.makers[value]
-        return self.prices.on_rows.get(maker, maker)
+        return self.on_rows.get(maker, maker)
 
     def _needed(self, unit: Unit) -> list[Unit]:
         """The units that have to be INT8 with this one: of those that its price needs, the ones that can be."""
