@@ -639,14 +639,16 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
 @pytest.mark.parametrize(
     ("prices", "is_measured", "reached", "taken"),
     [
-        ([1, 1.02, 1.04, 1.2, 1.3], True, 20.5, 19.0),  # as much as a twentieth of time buys
-        ([1, 1.06, 1.1, 1.2, 1.3], True, 20.5, 18.0),  # the next step is dear already
-        ([1, 1.01, 1.02, 1.03, 1.04], True, 20.5, 20.0),  # cheap enough
-        ([1, 1.1, 1.2, 1.3, 1.4], False, 20.5, 20.0),  # estimates do not say what is dear
-        ([1, 1.1, 1.2, 1.3, 1.4], True, 19.9, 20.0),  # not reached at all: the best there is
+        ([1, 1.02, 1.09, 1.2, 1.3], True, 20.5, 19.0),  # as much as a tenth of time buys
+        ([1, 1.05, 1.08, 1.09, 1.11], True, 20.5, 19.5),
+        ([1, 1.05, 1.12, 1.2, 1.3], True, 20.5, 18.5),
+        ([1, 1.11, 1.12, 1.2, 1.3], True, 20.5, 18.0),  # the next step is dear already
+        ([1, 1.02, 1.04, 1.06, 1.09], True, 20.5, 20.0),  # cheap enough
+        ([1, 1.2, 1.3, 1.4, 1.5], False, 20.5, 20.0),  # estimates do not say what is dear
+        ([1, 1.2, 1.3, 1.4, 1.5], True, 19.9, 20.0),  # not reached at all: the best there is
     ],
 )
-def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_twentieth_of_time_buys(
+def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buys(
     monkeypatch, prices, is_measured, reached, taken
 ):
     draft = Draft(prepared(uneven()), statistics_of(uneven()), Int8(method="minmax"), {}, CALIBRATION)
