@@ -648,9 +648,7 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
         ([1, 1.2, 1.3, 1.4, 1.5], True, 19.9, 20.0),  # not reached at all: the best there is
     ],
 )
-def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buys(
-    monkeypatch, prices, is_measured, reached, taken
-):
+def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buys(monkeypatch, prices, is_measured, reached, taken):
     draft = Draft(prepared(uneven()), statistics_of(uneven()), Int8(method="minmax"), {}, CALIBRATION)
     whole = draft.plan()
     placing = repair.Placing(draft, whole, replace(estimated(draft.units), is_measured=is_measured))
