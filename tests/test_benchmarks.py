@@ -16,10 +16,12 @@ from PIL import Image
 
 import compare
 import peers
+import stems
 from measure import FP32, judge
 from metrics import ChannelNoise, ConfusionMatrix, verification_auc
 from networks import NETWORKS, Network, network
 from octavo.errors import DataError, ParamsError
+from octavo.graph.passes import kernel_forms
 from octavo.images.dataset import Item
 from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet, Input
@@ -229,6 +231,26 @@ def test_scripts_have_help_and_plain_errors(script):
     assert failed.returncode == 2
     assert failed.stderr.startswith("error: ")
     assert "yolov5n" in failed.stderr
+
+
+def test_stems_are_timed_with_and_without_columns(monkeypatch, capsys):
+    forms, made = kernel_forms.FORMS, []
+    written = kernel_forms.write_kernel_forms
+
+    def kept(model):
+        written(model)
+        (stem,) = (node for node in model.graph if node.name == "stem")
+        made.append(stem.inputs[1].producer().inputs[0].shape[0])
+
+    monkeypatch.setattr("octavo.quantization.int8.writing.writer.write_kernel_forms", kept)
+    monkeypatch.setattr(stems, "STEMS", ((16, 24, 8, 3, 2, 1), (16, 24, 8, 3, 1, 1)))
+    monkeypatch.setattr(sys, "argv", ["stems.py", "--rounds", "1", "--threads", "1"])
+    stems.main()
+    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("| 16x24")]
+    assert [row[3].strip() for row in rows] == ["2", "1"]
+    assert all(float(time) >= 0 for row in rows for time in row[4:])
+    assert made == [8, 2 * 8, 8, 4 * 8], "outputs: without, and with as many columns at a time"
+    assert kernel_forms.FORMS is forms
 
 
 def test_files_side_by_side(tmp_path, monkeypatch, capsys):
