@@ -8,7 +8,7 @@ import onnx_ir as ir
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import new_constant
 
-__all__ = ["SoftmaxByExpPass", "in_codes"]
+__all__ = ["SoftmaxByExpPass", "float_axis"]
 
 # ReduceMax takes its axes as an input since then.
 _AXES_GIVEN = 18
@@ -30,11 +30,8 @@ class SoftmaxByExpPass(NodePass):
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         value, old = node.inputs[0], node.outputs[0]
-        if value is None or value.shape is None or value.dtype != ir.DataType.FLOAT or in_codes(node):
-            return False
-        rank = len(value.shape)
-        axis = (node.attributes["axis"].as_int() if "axis" in node.attributes else -1) % rank
-        if axis == rank - 1 or all(size == 1 for size in value.shape[axis + 1 :]):
+        axis = float_axis(node)
+        if axis is None or all(size == 1 for size in value.shape[axis + 1 :]):
             return False
         axes = new_constant(model, f"{node.name}.axis", np.array([axis], np.int64))
         if (model.opset_imports.get("") or 0) >= _AXES_GIVEN:
@@ -56,8 +53,13 @@ class SoftmaxByExpPass(NodePass):
         return True
 
 
-def in_codes(node: ir.Node) -> bool:
-    """Whether a node reads codes and puts out codes."""
-    before = node.inputs[0].producer()
+def float_axis(node: ir.Node) -> int | None:
+    """The axis of a Softmax of floats, of known rank; None where it reads codes and puts out codes, or is not so."""
+    value = node.inputs[0]
+    if value is None or not value.shape or value.dtype != ir.DataType.FLOAT:
+        return None
+    before = value.producer()
     reads = before is not None and before.op_type == "DequantizeLinear"
-    return reads and any(use.node.op_type == "QuantizeLinear" for use in node.outputs[0].uses())
+    if reads and any(use.node.op_type == "QuantizeLinear" for use in node.outputs[0].uses()):
+        return None
+    return (node.attributes["axis"].as_int() if "axis" in node.attributes else -1) % len(value.shape)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import new_constant
-from octavo.graph.passes.softmax_by_exp import in_codes
+from octavo.graph.passes.softmax_by_exp import float_axis
 
 __all__ = ["SoftmaxOfTwoPass"]
 
@@ -30,11 +30,9 @@ class SoftmaxOfTwoPass(NodePass):
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         value, old = node.inputs[0], node.outputs[0]
-        if value is None or value.shape is None or value.dtype != ir.DataType.FLOAT or in_codes(node):
-            return False
-        rank = len(value.shape)
-        axis = (node.attributes["axis"].as_int() if "axis" in node.attributes else -1) % max(rank, 1)
-        if rank < len(_APART) or axis != rank - 1 or value.shape[-1] != len(_APART):
+        axis = float_axis(node)
+        # Of one axis alone there are no rows.
+        if not axis or axis != len(value.shape) - 1 or value.shape[-1] != len(_APART):
             return False
         apart = ir.node("MatMul", [value, new_constant(model, f"{node.name}.signs", _APART)], name=f"{node.name}.apart")
         share = ir.node("Sigmoid", [apart.outputs[0]], name=node.name)
