@@ -160,9 +160,9 @@ def _channels_last(model: ir.Model, value: ir.Value, reader: ir.Node, firsts: li
         firsts.append(maker)
         return maker.inputs[0]
     order = _LAST[len(value.shape)]
-    node = ir.node("Transpose", [value], {"perm": order}, name=f"{value.name}.last")
+    node = ir.node("Transpose", [value], {"perm": order}, name=f"{value.name}.channels_last")
     model.graph.insert_before(reader, node)
-    return _named(node.outputs[0], f"{value.name}.last", [value.shape[axis] for axis in order])
+    return _named(node.outputs[0], f"{value.name}.channels_last", [value.shape[axis] for axis in order])
 
 
 def _named(value: ir.Value, name: str, sizes: list[object]) -> ir.Value:
@@ -180,8 +180,8 @@ def _rewritten(model: ir.Model, node: ir.Node, last: dict[ir.Value, ir.Value]) -
     elif node.op_type == "Reshape":
         sizes = [node.outputs[0].shape[axis] for axis in _LAST[len(node.outputs[0].shape)]]
         shape = [-1, *sizes[1:]] if len(sizes) > _BATCH_AND_CHANNELS else sizes
-        reads = [reads[0], new_constant(model, f"{node.name}.last.sizes", np.array(shape, np.int64))]
+        reads = [reads[0], new_constant(model, f"{node.name}.channels_last.sizes", np.array(shape, np.int64))]
     made = ir.Node("", node.op_type, reads, list(settings.values()), num_outputs=len(node.outputs), name=node.name)
     model.graph.insert_before(node, made)
     for old, new in zip(node.outputs, made.outputs, strict=True):
-        last[old] = _named(new, f"{old.name}.last", [old.shape[axis] for axis in _LAST[len(old.shape)]])
+        last[old] = _named(new, f"{old.name}.channels_last", [old.shape[axis] for axis in _LAST[len(old.shape)]])
