@@ -4,6 +4,7 @@ import itertools
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import graphs
 import numpy as np
@@ -21,7 +22,7 @@ from octavo.quantization.int8 import Images, quantize_static, repair
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise import sensitivity
 from octavo.quantization.int8.noise.judge import HeadJudge, heads_of
-from octavo.quantization.int8.noise.sensitivity import noise_of
+from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
 from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable
 from octavo.quantization.int8.pricing.price import Prices, estimated
@@ -397,6 +398,17 @@ def test_what_biases_take_back_is_no_noise_of_a_rounding_behind_which_silu_stand
     assert left.tensors["p"] > 3 * alone.tensors["p"]
 
 
+def test_what_silu_rounds_within_is_counted_with_what_it_reads():
+    model = prepared(bent())
+    draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+    plan = draft.plan()
+    judge = HeadJudge(model, ["y"], HELD_OUT)
+    alone = noise_of(model, plan, judge, HELD_OUT)
+    assert set(plan.scales) - set(alone.tensors) == {"ps"}
+    (together,) = joint_noise(model, plan, judge, HELD_OUT, [(["p", "ps"], [])])
+    assert alone.tensors["p"] == pytest.approx(together)
+
+
 def test_shifts_known_from_another_placement_are_those_that_would_be_measured():
     model = prepared(bent())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
@@ -636,45 +648,86 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
     assert result.measured["chosen"] == chosen
 
 
+class _Front(Placing):
+    """Placements of which everything is told: the units of each are its place, and its plan holds that place."""
+
+    def __init__(self, times: list[float], predicted: list[float], measured: list[float], *, is_measured: bool = True) -> None:
+        draft = Draft(prepared(uneven()), statistics_of(uneven()), Int8(method="minmax"), {}, CALIBRATION)
+        super().__init__(draft, draft.plan(), estimated(draft.units))
+        self.first = {-1}
+        self.prices = SimpleNamespace(is_measured=is_measured, of=lambda units: times[next(iter(units))] if units else 9.0)
+        predicted = [*(10 ** (-value / 10) for value in predicted), 1.0]
+        self.told = SimpleNamespace(noise_of=lambda units: predicted[next(iter(units))]), [{place} for place in range(len(times))]
+        self.true, self.asked = measured, []
+
+    def _worth_having(self, alone, wanted):
+        return self.told
+
+    def _price(self, plan):
+        return self.prices.of({plan.corrected})
+
+    def _measured(self, units, trade, judge):
+        (place,) = units
+        if frozenset(units) not in self._seen:
+            self.asked.append(place)
+            self._seen[frozenset(units)] = 10 ** (-self.true[place] / 10)
+            self._known.append((trade.noise_of(units), self._seen[frozenset(units)]))
+        return self._seen[frozenset(units)], replace(self.whole, corrected=place)
+
+
+STEPS = [16.0, 17.0, 18.0, 18.5, 19.0, 19.5, 20.0, 20.5]
+
+
 @pytest.mark.parametrize(
-    ("prices", "is_measured", "reached", "taken"),
+    ("times", "measured", "taken", "dear"),
     [
-        ([1, 1.02, 1.09, 1.2, 1.3], True, 20.5, 19.0),  # as much as a tenth of time buys
-        ([1, 1.05, 1.08, 1.09, 1.11], True, 20.5, 19.5),
-        ([1, 1.05, 1.12, 1.2, 1.3], True, 20.5, 18.5),
-        ([1, 1.11, 1.12, 1.2, 1.3], True, 20.5, 18.0),  # the next step is dear already
-        ([1, 1.02, 1.04, 1.06, 1.09], True, 20.5, 20.0),  # cheap enough
-        ([1, 1.2, 1.3, 1.4, 1.5], False, 20.5, 20.0),  # estimates do not say what is dear
-        ([1, 1.2, 1.3, 1.4, 1.5], True, 19.9, 20.0),  # not reached at all: the best there is
+        ([0.8, 0.9, 1, 1.02, 1.09, 1.2, 1.3, 1.4], STEPS, 4, 1.3),  # as much as a tenth of time buys
+        ([0.8, 0.9, 1, 1.05, 1.08, 1.09, 1.11, 1.2], STEPS, 5, 1.11),
+        ([0.8, 0.9, 1, 1.11, 1.12, 1.2, 1.3, 1.4], STEPS, 2, 1.3),  # the next step is dear already
+        ([0.8, 0.9, 1, 1.02, 1.04, 1.06, 1.08, 1.09], STEPS, 6, None),  # cheap enough
+        ([0.8, 0.9, 1, 1.02, 1.04, 1.06, 1.2, 1.4], [16.0, 17.0, 18.0, 18.5, 19.6, 19.1, 20.0, 20.5], 4, 1.4),  # better than predicted
+        ([0.8, 0.9, 1, 1.02, 1.04, 1.06, 1.2, 1.4], [16.0, 17.0, 18.0, 18.5, 20.1, 19.1, 20.0, 20.5], 4, None),
+        ([0.8, 0.9, 1, 1.02, 1.03, 1.04, 1.05, 1.06], [value - 3 for value in STEPS], 7, None),  # not even the least: the best there is
     ],
 )
-def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buys(monkeypatch, prices, is_measured, reached, taken):
-    draft = Draft(prepared(uneven()), statistics_of(uneven()), Int8(method="minmax"), {}, CALIBRATION)
-    whole = draft.plan()
-    placing = repair.Placing(draft, whole, replace(estimated(draft.units), is_measured=is_measured))
-    steps = [18.0, 18.5, 19.0, 19.5, 20.0]
-    # A plan for each step, told apart by what it holds to be taken.
-    plans = {step: replace(whole, corrected=place) for place, step in enumerate(steps)}
-    monkeypatch.setattr(placing, "_price", lambda plan: prices[plan.corrected])
-    asked = []
+def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buys(times, measured, taken, dear):
+    placing = _Front(times, STEPS, measured)
+    settled = placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-1.8))
+    assert settled.plan.corrected == taken
+    assert settled.noise == 10 ** (-measured[taken] / 10)
+    assert settled.dear == (None if dear is None else pytest.approx(dear))
+    wanted = {"fidelity_db": measured[taken], "dear_db": 20.0, "dear_price": dear}
+    assert settled.record(20.0) == ({} if dear is None else wanted)
 
-    def repaired(start, noise, judge, alone, wanted):
-        asked.append(round(-10 * np.log10(wanted), 2))
-        found = min(asked[-1], reached) if asked[-1] < 20 else reached
-        return 10 ** (-found / 10) * (1 - 1e-9), plans[asked[-1]]
 
-    monkeypatch.setattr(placing, "repaired", repaired)
-    bounds = (10**-2.0, 10**-1.8)
-    settled = placing.settled(whole, 0.1, None, None, bounds)
-    assert settled.plan is plans[taken]
-    assert round(-10 * np.log10(settled.bound), 2) == taken
-    assert settled.dear == (prices[-1] if taken < 20 else None)
-    wanted = {"fidelity_db": taken, "dear_db": 20.0, "dear_price": prices[-1]}
-    assert settled.record(20.0) == (wanted if taken < 20 else {})
-    # With one bound there is nothing to weigh; what does already is not looked for.
-    asked.clear()
-    assert placing.settled(whole, 0.1, None, None, (0.01, 0.01)).plan is plans[20.0]
-    assert asked == [20.0]
-    asked.clear()
-    placing.settled(whole, 10**-1.9, None, None, bounds)
-    assert 18.0 not in asked
+def test_nothing_is_dear_by_estimates_or_where_a_fidelity_is_asked_for():
+    times = [1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]
+    placing = _Front(times, STEPS, STEPS, is_measured=False)
+    assert placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-1.8)).plan.corrected == 6
+    placing = _Front(times, STEPS, STEPS)
+    assert placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-2.0)).plan.corrected == 6
+
+
+def test_what_does_already_is_not_looked_for():
+    placing = _Front([1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8], STEPS, STEPS)
+    start = replace(placing.whole, corrected=3)
+    settled = placing.settled(start, 10**-1.85, None, None, (10**-2.0, 10**-1.8))
+    # Within a tenth of its price lies what takes no more than 1.54.
+    assert settled.plan.corrected == 4
+    assert set(placing.asked) <= {0, 1, 2, 3, 4}
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 2), st.floats(-1, 1)), min_size=1, max_size=30), st.floats(15, 24))
+def test_of_placements_the_fastest_is_found_that_measures_well_enough(kinds, wanted):
+    """Where measuring says what was predicted; else one that does measure so, wherever the slowest does."""
+    times = sorted(time for time, _ in kinds)
+    steps = [float(value) for value in np.linspace(14, 25, len(kinds) + 1)[1:]]
+    exact = _Front(times, steps, steps)
+    noise, plan = exact.repaired(exact.whole, 1.0, None, None, 10 ** (-wanted / 10))
+    assert plan.corrected == next(place for place, value in enumerate(steps) if value >= wanted)
+    assert len(exact.asked) <= 8 + np.log2(len(steps))
+    off = [value + more for value, (_, more) in zip(steps, kinds, strict=True)]
+    placing = _Front(times, steps, off)
+    noise, plan = placing.repaired(placing.whole, 1.0, None, None, 10 ** (-wanted / 10))
+    assert noise == 10 ** (-off[plan.corrected] / 10)
+    assert off[plan.corrected] >= min(wanted, off[-1])

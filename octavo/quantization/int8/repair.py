@@ -8,8 +8,10 @@ are a little off, so the next ones before it are measured, too, where they come 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
+
+import numpy as np
 
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.noise.judge import Judge
@@ -28,10 +30,12 @@ _BEYOND = 8.0
 # How many placements before the first that measures well enough are tried as well, and how many times the noise wanted they may be
 # predicted to make: .7 dB.
 _BEFORE, _NEAR = 4, 10**0.07
-# How much more time than the least fidelity that will do may be spent on more of it, by prices, and in what steps of noise it is
-# had: .5 dB. Prices leave out what is the same in every placement, and hold float to be dearer than it is: what they call 7 to 8 %
-# more were .6 to 3 % of YOLOv5n's time and 1 to 5 % of NanoDet-m's.
-_DEAR, _STEP = 1.1, 10**0.05
+# How many times the time of the least fidelity that will do may be spent on more of it, by prices. These leave out what is the same
+# in every placement, and hold float to be dearer than it is: what they call 7 to 8 % more were .6 to 3 % of YOLOv5n's time and 1 to
+# 5 % of NanoDet-m's.
+_DEAR = 1.1
+# How far apart in price placements lie between which nothing is to be told where the fastest is looked for roughly.
+_ROUGHLY = 1.01
 # The share of the noise wanted that int8 weights of float layers may make together: with a tenth NanoDet-m's placement is priced a
 # tenth higher and its file is 1.5 % of FP32's size smaller, with a twentieth YOLOv5n's and its own are as large as ONNX Runtime's.
 _STORED = 0.05
@@ -44,20 +48,18 @@ class Settled:
     Attributes:
         noise: as measured.
         plan: with it.
-        bound: the noise that it was held to.
-        dear: where that is more than was wanted: how many times the least price what was wanted has.
+        dear: where that is more noise than was wanted: how many times the time of what just does what was wanted takes, by prices.
     """
 
     noise: float
     plan: Plan
-    bound: float
     dear: float | None = None
 
     def record(self, wanted_db: float) -> dict[str, float]:
-        """For a manifest, where `wanted_db` was too dear: what was asked for instead, and what the rest costs."""
+        """For a manifest, where `wanted_db` was too dear: what it is held to instead, and what the rest costs."""
         if self.dear is None:
             return {}
-        return {"fidelity_db": round(sqnr_db(1.0, self.bound), 2), "dear_db": wanted_db, "dear_price": round(self.dear, 2)}
+        return {"fidelity_db": round(sqnr_db(1.0, self.noise), 2), "dear_db": wanted_db, "dear_price": round(self.dear, 2)}
 
 
 class Placing:
@@ -77,6 +79,8 @@ class Placing:
         # Placements worth having, down to some noise, and what was measured of them: no plans, which hold weights.
         self._front: tuple[float, Trade, list[set[Unit]]] | None = None
         self._seen: dict[frozenset[Unit], float] = {}
+        # What was predicted and measured.
+        self._known: list[tuple[float, float]] = []
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -138,32 +142,64 @@ class Placing:
             bounds: noise-to-signal ratio wanted, and the most that will do.
         """
         wanted, most = bounds
-        close = Settled(*self.repaired(start, noise, judge, alone, wanted), wanted)
-        if close.noise > wanted or most <= wanted or not self.prices.is_measured:
-            return close
-        found = (noise, start) if noise <= most else self.repaired(start, noise, judge, alone, most)
-        loose = Settled(*found, most)
-        ratio = self._price(close.plan) / self._price(loose.plan)
-        if loose.noise > most or ratio <= _DEAR:
-            return close
-        best, bounds = loose, []
-        while (bound := most / _STEP ** (len(bounds) + 1)) > wanted * _STEP**0.5:
-            bounds.append(bound)
-        # The closest that is not dear, by halves.
-        found, stop = 0, len(bounds)
-        while found < stop:
-            place = (found + stop) // 2
-            next_ = Settled(*self.repaired(start, noise, judge, alone, bounds[place]), bounds[place])
-            if next_.noise > next_.bound or self._price(next_.plan) > _DEAR * self._price(loose.plan):
-                stop = place
-            else:
-                best, found = next_, place + 1
-        return replace(best, dear=ratio)
+        if most <= wanted or not self.prices.is_measured:
+            return Settled(*self.repaired(start, noise, judge, alone, wanted))
+        loose = (noise, start) if noise <= most else self.repaired(start, noise, judge, alone, most, roughly=True)
+        if loose[0] > most:
+            return Settled(*self.repaired(start, noise, judge, alone, wanted))
+        least = self._price(loose[1])
+        trade, placements = self._worth_having(alone, wanted)
+        within = [units for units in placements if self.prices.of(units) <= _DEAR * least]
+        best, far = loose, self._expected(trade.noise_of(within[-1])) if within else most
+        if far > wanted / _NEAR:
+            # Those before the last are predicted to make more noise, and some of them make less.
+            for units in reversed(within[-1 - _BEFORE :]):
+                found, plan = self._measured(units, trade, judge)
+                if plan is not None and found < best[0]:
+                    best = found, plan
+                if found <= wanted:
+                    break
+        if min(best[0], far) <= wanted:
+            close = self.repaired(start, noise, judge, alone, wanted)
+            if close[0] <= wanted and self._price(close[1]) <= _DEAR * least:
+                return Settled(*close)
+        if best[0] <= wanted:
+            return Settled(*best)
+        made = {frozenset(units): self._expected(trade.noise_of(units)) for units in placements} | self._seen
+        enough = [units for units in placements if made[frozenset(units)] <= wanted]
+        return Settled(*best, dear=min(map(self.prices.of, enough), default=self.prices.of(set())) / least)
 
     def _price(self, plan: Plan) -> float:
         return self.prices.of(set(plan.int8))
 
-    def repaired(self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float) -> tuple[float, Plan]:
+    def _worth_having(self, alone: Noise, wanted: float) -> tuple[Trade, list[set[Unit]]]:
+        """Placements from the fastest on, each predicted to make less noise than the one before and than the fastest of all."""
+        if self._front is None or self._front[0] > wanted:
+            trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
+            self._front = wanted, trade, trade.placements(wanted / _BEYOND)
+        _, trade, front = self._front
+        before = trade.noise_of(self.first)
+        return trade, [units for units in front if trade.noise_of(units) < before]
+
+    def _measured(self, units: set[Unit], trade: Trade, judge: Judge) -> tuple[float, Plan | None]:
+        """A placement's noise, and its plan; None where it leaves nothing in INT8."""
+        plan = self.draft.plan(self._given(units, trade), self.stored)
+        if not plan.codes:
+            return 0.0, None
+        if frozenset(units) not in self._seen:
+            noise = judge.judge(self.draft.written(plan, judge.heads))
+            self._seen[frozenset(units)] = noise
+            self._known.append((trade.noise_of(units), noise))
+        return self._seen[frozenset(units)], plan
+
+    def _expected(self, predicted: float) -> float:
+        """Noise of a placement that was not measured: off as many times as that of the one measured whose prediction is nearest."""
+        near = min(self._known, key=lambda known: abs(np.log(known[0] / predicted)) if predicted > 0 else -known[0], default=(1.0, 1.0))
+        return predicted * near[1] / near[0]
+
+    def repaired(
+        self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float, *, roughly: bool = False
+    ) -> tuple[float, Plan]:
         """The fastest placement that measures well enough, or else the one that measures best.
 
         Args:
@@ -172,45 +208,36 @@ class Placing:
             judge: measures; the same in every call.
             alone: noise of each rounding; the same in every call.
             wanted: noise-to-signal ratio to come down to.
+            roughly: whether one that is priced a little higher than the fastest will do.
 
         Returns:
             Noise as measured, and the plan.
         """
-        if self._front is None or self._front[0] > wanted:
-            trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
-            self._front = wanted, trade, trade.placements(wanted / _BEYOND)
-        _, trade, front = self._front
-        before = trade.noise_of(self.first)
-        placements = [units for units in front if trade.noise_of(units) < before]
+        trade, placements = self._worth_having(alone, wanted)
         predicted = [trade.noise_of(units) for units in placements]
         best = (noise, start)
-        # How many times what is predicted is measured, as the last placement showed it.
-        off = noise / before if before else 1.0
+        if not self._known and (first := trade.noise_of(self.first)):
+            self._known.append((first, noise))
 
         @cache
         def good(place: int) -> bool:
-            nonlocal best, off
-            units, plan = placements[place], None
-            if frozenset(units) not in self._seen:
-                plan = self.draft.plan(self._given(units, trade), self.stored)
-                if not plan.codes:
-                    # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
-                    return True
-                self._seen[frozenset(units)] = judge.judge(self.draft.written(plan, judge.heads))
-            measured = self._seen[frozenset(units)]
-            off = measured / predicted[place] if predicted[place] else off
+            nonlocal best
+            measured, plan = self._measured(placements[place], trade, judge)
+            if plan is None:
+                # Nothing would be left in INT8: that much is no answer, and nothing beyond it is.
+                return True
             if measured <= wanted or (wanted < best[0] and measured < best[0]):
-                best = (measured, plan or self.draft.plan(self._given(units, trade), self.stored))
+                best = measured, plan
             return measured <= wanted
 
         found, stop = 0, len(placements)
-        while found < stop:
-            guess = next((place for place in range(found, stop) if predicted[place] * off <= wanted), stop - 1)
+        while found < stop and not (roughly and self.prices.of(placements[stop - 1]) <= _ROUGHLY * self.prices.of(placements[found])):
+            guess = next((place for place in range(found, stop) if self._expected(predicted[place]) <= wanted), stop - 1)
             found, stop = (found, guess) if good(guess) else (guess + 1, stop)
-        if best[0] <= wanted:
+        if best[0] <= wanted and not roughly:
             # From the closest on, so that the fastest comes last.
             for place in reversed(range(max(0, found - _BEFORE), found)):
-                if predicted[place] * off <= wanted * _NEAR:
+                if self._expected(predicted[place]) <= wanted * _NEAR:
                     good(place)
         return best
 

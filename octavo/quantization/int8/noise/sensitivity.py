@@ -7,6 +7,7 @@ large images of the first layers, and cost a fraction of a whole run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -61,6 +62,8 @@ def noise_of(
 ) -> Noise:
     """Noise of each rounding alone, all else float; of a tensor that several layers read, what of it comes by each.
 
+    What a Sigmoid puts out within SiLU is rounded together with what it reads: one measurement less of four.
+
     Args:
         model: FP32, as prepared for INT8.
         plan: which units are INT8, and what they would be written with.
@@ -69,10 +72,13 @@ def noise_of(
     """
     copies = _copies(plan)
     layers = {unit.main.name: unit.name for unit in plan.int8 if unit.kind == "linear"}
-    keys = [*((TENSOR, name) for name in plan.scales if name not in copies), *((LAYER, name) for name in layers)]
+    inner = _inner(plan, copies)
+    tensors = [name for name in plan.scales if name not in copies and name not in inner.values()]
     shared = _shared(plan, copies)
-    keys += [(READ, unit.main.name) for units in shared.values() for unit in units]
-    found = dict(zip(keys, _measured(model, plan, judge, samples, [[key] for key in keys]), strict=True))
+    reading = [unit.main.name for units in shared.values() for unit in units]
+    keys = [(what, name) for what, names in ((TENSOR, tensors), (LAYER, layers), (READ, reading)) for name in names]
+    sets = [[key, (TENSOR, inner[key[1]])] if key[0] == TENSOR and key[1] in inner else [key] for key in keys]
+    found = dict(zip(keys, _measured(model, plan, judge, samples, sets), strict=True))
     rounded = {name: noise for (what, name), noise in found.items() if what == TENSOR}
     for name, unit in copies.items():
         # Rounded behind a float unit instead, it loses what its inputs would.
@@ -84,6 +90,18 @@ def noise_of(
         share = rounded[name] / sum(single) if sum(single) else 0.0
         reads |= {(name, unit.name): share * noise for unit, noise in zip(units, single, strict=True)}
     return Noise(rounded, {unit: found[LAYER, name] for name, unit in layers.items()}, frozenset(copies), reads)
+
+
+def _inner(plan: Plan, copies: Collection[str]) -> dict[str, str]:
+    """Of activations, the tensors that they alone read, each with what they round within: counted as one, that makes next to none."""
+    readers = Counter(value for unit in plan.reasons for value in unit.inputs)
+    return {
+        value.name or "": unit.inner[0].name or ""
+        for unit in plan.int8
+        if unit.inner
+        for value in unit.inputs
+        if readers[value] == 1 and value.producer() is not None and value.name in plan.scales and value.name not in copies
+    }
 
 
 def _shared(plan: Plan, copies: Collection[str]) -> dict[str, list[Unit]]:
