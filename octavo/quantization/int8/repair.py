@@ -152,8 +152,10 @@ class Placing:
         within = [units for units in placements if self.prices.of(units) <= _DEAR * least]
         best, far = loose, self._expected(trade.noise_of(within[-1])) if within else most
         if far > wanted / _NEAR:
-            # Those before the last are predicted to make more noise, and some of them make less.
-            for units in reversed(within[-1 - _BEFORE :]):
+            # Neighbours differ by a layer or two; those before the last are predicted to make more noise, and some of them make less.
+            close = [units for units in within if self.prices.of(units) >= _DEAR**0.5 * least] or within
+            tried = [close[place * (len(close) - 1) // _BEFORE] for place in range(_BEFORE + 1)] if len(close) > _BEFORE else close
+            for units in reversed(tried):
                 found, plan = self._measured(units, trade, judge)
                 if plan is not None and found < best[0]:
                     best = found, plan
