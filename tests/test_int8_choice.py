@@ -700,6 +700,14 @@ def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buy
     assert settled.record(20.0) == ({} if dear is None else wanted)
 
 
+def test_what_was_predicted_to_be_cheap_and_is_not_is_looked_for_among_what_is():
+    predicted, measured = [16, 17, 18, 19, 20, 21, 22, 23], [16, 17, 18, 18.5, 19, 19.5, 19.8, 20.5]
+    placing = _Front([0.8, 0.9, 1, 1.02, 1.04, 1.06, 1.08, 1.2], predicted, measured)
+    settled = placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-1.8))
+    assert settled.plan.corrected == 6
+    assert settled.dear == pytest.approx(1.2)
+
+
 def test_nothing_is_dear_by_estimates_or_where_a_fidelity_is_asked_for():
     times = [1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]
     placing = _Front(times, STEPS, STEPS, is_measured=False)

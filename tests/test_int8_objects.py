@@ -20,6 +20,8 @@ from octavo.runtime.session import Session
 from octavo.tasks.detection import FAMILIES, row_reader
 
 SIDE, IMAGES = 128, 12
+# What a box that is lost counts before it is `BOX`: squares up to .05, a straight line from there.
+LOST = 0.05 * (2 - 0.05)
 
 
 def scene(seed: int, squares: int = 5) -> np.ndarray:
@@ -97,17 +99,18 @@ class TestNoise:
         assert judge.noise(changed) == 0
         assert HeadJudge(model, judge.heads, feeds).noise(changed) > 0.01
 
-    def test_a_score_costs_the_square_of_its_logit_s_move(self, judge, true):
+    @pytest.mark.parametrize(("moves", "costs"), [(0.05, 0.05**2), (0.25, 0.1 * (2 * 0.25 - 0.1))])
+    def test_a_score_costs_the_square_of_its_logit_s_move_and_far_moves_cost_less(self, judge, true, moves, costs):
         name = head(judge, true, 2)
-        changed = moved(true, name, lambda scores: scores - np.float32(0.25) * sure(scores))
-        assert judge.noise(changed) == pytest.approx(SCORE * 0.25**2, rel=1e-3)
+        changed = moved(true, name, lambda scores: scores - np.float32(moves) * sure(scores))
+        assert judge.noise(changed) == pytest.approx(SCORE * costs, rel=1e-3)
 
     def test_a_box_costs_the_square_of_what_its_iou_lacks(self, judge, true):
         # The right side is half a cell away, two bins sharing the weight: at .45 and .55 of it the box is 1.05 cells wide.
         right = np.zeros((1, 32, 1, 1), np.float32)
         right[0, 2 * BINS + 1] = np.log(0.55 / 0.45)
         measured = judge.noise(moved(true, head(judge, true, 4 * BINS), lambda distances: distances + right))
-        assert measured == pytest.approx(BOX * (1 - 1 / 1.05) ** 2, rel=1e-3)
+        assert measured == pytest.approx(BOX * (1 - 1 / 1.05) ** 2 / LOST, rel=1e-3)
 
     def test_what_becomes_an_object_of_background_counts(self, judge, true):
         name = head(judge, true, 2)
@@ -122,8 +125,9 @@ class TestNoise:
     def test_numbers_that_are_none_lose_the_object(self, judge, true):
         boxes = judge.noise(moved(true, head(judge, true, 32), lambda distances: np.full_like(distances, np.nan)))
         scores = judge.noise(moved(true, head(judge, true, 2), lambda values: np.full_like(values, np.nan)))
-        assert boxes == pytest.approx(BOX * 0.2**2, rel=1e-6)
-        assert scores == pytest.approx(SCORE, rel=1e-6)
+        assert boxes == pytest.approx(BOX, rel=1e-6)
+        # A logit that is four away or more.
+        assert scores == pytest.approx(SCORE * 0.1 * (2 * 4 - 0.1), rel=1e-6)
 
     @settings(max_examples=25, deadline=None)
     @given(order=st.permutations(range(IMAGES)), noise=st.tuples(st.integers(0, 99), st.floats(0.0, 3.0)))

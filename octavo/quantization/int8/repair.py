@@ -147,29 +147,30 @@ class Placing:
         loose = (noise, start) if noise <= most else self.repaired(start, noise, judge, alone, most, roughly=True)
         if loose[0] > most:
             return Settled(*self.repaired(start, noise, judge, alone, wanted))
-        least = self._price(loose[1])
+        most_time = _DEAR * self._price(loose[1])
+
+        def close() -> Settled | None:
+            found = Settled(*self.repaired(start, noise, judge, alone, wanted))
+            return found if found.noise <= wanted and self._price(found.plan) <= most_time else None
+
         trade, placements = self._worth_having(alone, wanted)
-        within = [units for units in placements if self.prices.of(units) <= _DEAR * least]
-        best, far = loose, self._expected(trade.noise_of(within[-1])) if within else most
-        if far > wanted / _NEAR:
-            # Neighbours differ by a layer or two; those before the last are predicted to make more noise, and some of them make less.
-            close = [units for units in within if self.prices.of(units) >= _DEAR**0.5 * least] or within
-            tried = [close[place * (len(close) - 1) // _BEFORE] for place in range(_BEFORE + 1)] if len(close) > _BEFORE else close
-            for units in reversed(tried):
-                found, plan = self._measured(units, trade, judge)
-                if plan is not None and found < best[0]:
-                    best = found, plan
-                if found <= wanted:
-                    break
-        if min(best[0], far) <= wanted:
-            close = self.repaired(start, noise, judge, alone, wanted)
-            if close[0] <= wanted and self._price(close[1]) <= _DEAR * least:
-                return Settled(*close)
-        if best[0] <= wanted:
-            return Settled(*best)
+        within = [units for units in placements if self.prices.of(units) <= most_time]
+        # What does within that what is wanted, by what was measured so far, need not be looked for with pains.
+        if within and self._expected(trade.noise_of(within[-1])) <= wanted / _NEAR and (found := close()) is not None:
+            return found
+        best = loose
+        # Neighbours differ by a layer or two; those before the last are predicted to make more noise, and some of them make less.
+        late = [units for units in within if self.prices.of(units) >= most_time / _DEAR**0.5] or within
+        tried = [late[place * (len(late) - 1) // _BEFORE] for place in range(_BEFORE + 1)] if len(late) > _BEFORE else late
+        for units in reversed(tried):
+            measured, plan = self._measured(units, trade, judge)
+            if plan is not None and measured < best[0]:
+                best = measured, plan
+            if best[0] <= wanted:
+                return close() or Settled(*best)
         made = {frozenset(units): self._expected(trade.noise_of(units)) for units in placements} | self._seen
         enough = [units for units in placements if made[frozenset(units)] <= wanted]
-        return Settled(*best, dear=min(map(self.prices.of, enough), default=self.prices.of(set())) / least)
+        return Settled(*best, dear=min(map(self.prices.of, enough), default=self.prices.of(set())) * _DEAR / most_time)
 
     def _price(self, plan: Plan) -> float:
         return self.prices.of(set(plan.int8))

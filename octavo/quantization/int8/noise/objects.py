@@ -5,8 +5,10 @@ anyone reads. YOLOv5n's heads have 20 dB of SQNR and 24 with hardly a difference
 heads (their weights, what they read) shows where responses are strong. So the heads' values are decoded by the graph's own tail,
 and rows, which stand where they stood, are compared: a row counts by its score.
 
-The noise of a row is the share of AP that it is expected to cost, `BOX (1 - IoU)^2 + SCORE d^2`, d being how far the score's logit
-moved. Both are squares, which small independent roundings add up. The factors are those that AP showed: docs/int8.md.
+The noise of a row is the share of AP that it is expected to cost: of 1 - IoU, and of how far the score's logit moved, the square where
+they are small, which small independent roundings add up, and a straight line from there on. AP asks for IoUs up to .95, so that it
+hangs on boxes; a few scores that move far cost little of it, since right and wrong objects lie far apart. The factors are those
+that AP showed: docs/int8.md.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ __all__ = ["BoxReader", "ObjectJudge", "judge_of"]
 # From one image's outputs, and its feeds, to (corners n x 4, scores n x c); None where rows do not keep their places.
 BoxReader = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None]
 
-# The share of AP that squared errors cost, and what one row's count at most: beyond, the object is lost.
-BOX, SCORE = 4.0, 0.4
-_BOX_AT_MOST, _SCORE_AT_MOST = 0.2**2, 1.0
+# The share of AP that a lost box costs, and that squares of small errors of logits do; up to where both errors count as squares, and
+# from where on a logit that moves costs no more.
+BOX, SCORE = 0.6, 0.4
+_BOX_BEND, _SCORE_BEND, _FAR = 0.05, 0.1, 4.0
 # Rows below this score count for nothing; logits are those of scores within these bounds, beyond which ranks hardly change.
 SURE = 0.1
 _LEAST, _MOST = 1e-3, 1 - 1e-3
@@ -118,7 +121,8 @@ class ObjectJudge(Judge):
         after = np.where(kept, np.nan_to_num(scores[sure, np.where(kept, true.classes[sure], classes[sure])]), best[sure])
         apart = _logit(after) - _logit(before)
         off = 1 - _iou(true.corners[sure], corners[sure])
-        lost = BOX * np.minimum(np.square(off), _BOX_AT_MOST) + SCORE * np.minimum(np.square(apart), _SCORE_AT_MOST)
+        boxes = BOX * _huber(off, _BOX_BEND) / _huber(np.float64(1), _BOX_BEND)
+        lost = boxes + SCORE * _huber(np.minimum(np.abs(apart), _FAR), _SCORE_BEND)
         return float((np.maximum(before, best[sure]) * lost).sum(dtype=np.float64) / self._weight)
 
 
@@ -131,6 +135,12 @@ def _best(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _logit(scores: np.ndarray) -> np.ndarray:
     inside = np.clip(scores.astype(np.float64), _LEAST, _MOST)
     return np.log(inside / (1 - inside))
+
+
+def _huber(error: np.ndarray, bend: float) -> np.ndarray:
+    """Square of errors up to `bend`, and the straight line that goes on from there (Huber, 1964)."""
+    inside = np.minimum(error, bend)
+    return inside * (2 * error - inside)
 
 
 def _iou(one: np.ndarray, other: np.ndarray) -> np.ndarray:
