@@ -685,9 +685,11 @@ STEPS = [16.0, 17.0, 18.0, 18.5, 19.0, 19.5, 20.0, 20.5]
         ([0.8, 0.9, 1, 1.05, 1.08, 1.09, 1.11, 1.2], STEPS, 5, 1.11),
         ([0.8, 0.9, 1, 1.11, 1.12, 1.2, 1.3, 1.4], STEPS, 2, 1.3),  # the next step is dear already
         ([0.8, 0.9, 1, 1.02, 1.04, 1.06, 1.08, 1.09], STEPS, 6, None),  # cheap enough
-        ([0.8, 0.9, 1, 1.02, 1.05, 1.06, 1.2, 1.4], [16.0, 17.0, 18.0, 18.5, 19.6, 19.1, 20.0, 20.5], 4, 1.4),  # better than predicted
+        # Better than predicted.
+        ([0.8, 0.9, 1, 1.02, 1.05, 1.06, 1.2, 1.4], [16.0, 17.0, 18.0, 18.5, 19.6, 19.1, 20.0, 20.5], 4, 1.4),
         ([0.8, 0.9, 1, 1.02, 1.05, 1.06, 1.2, 1.4], [16.0, 17.0, 18.0, 18.5, 20.1, 19.1, 20.0, 20.5], 4, None),
-        ([0.8, 0.9, 1, 1.02, 1.03, 1.04, 1.05, 1.06], [value - 3 for value in STEPS], 7, None),  # not even the least: the best there is
+        # Not even the least: the best there is.
+        ([0.8, 0.9, 1, 1.02, 1.03, 1.04, 1.05, 1.06], [value - 3 for value in STEPS], 7, None),
     ],
 )
 def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buys(times, measured, taken, dear):

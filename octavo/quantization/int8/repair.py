@@ -192,13 +192,16 @@ class Placing:
         if frozenset(units) not in self._seen:
             noise = judge.judge(self.draft.written(plan, judge.heads))
             self._seen[frozenset(units)] = noise
-            self._known.append((trade.noise_of(units), noise))
+            if (predicted := trade.noise_of(units)) > 0:
+                self._known.append((predicted, noise))
         return self._seen[frozenset(units)], plan
 
     def _expected(self, predicted: float) -> float:
         """Noise of a placement that was not measured: off as many times as that of the one measured whose prediction is nearest."""
-        near = min(self._known, key=lambda known: abs(np.log(known[0] / predicted)) if predicted > 0 else -known[0], default=(1.0, 1.0))
-        return predicted * near[1] / near[0]
+        if not self._known or predicted <= 0:
+            return predicted
+        near, measured = min(self._known, key=lambda known: abs(np.log(known[0] / predicted)))
+        return predicted * measured / near
 
     def repaired(
         self, start: Plan, noise: float, judge: Judge, alone: Noise, wanted: float, *, roughly: bool = False
@@ -234,7 +237,9 @@ class Placing:
             return measured <= wanted
 
         found, stop = 0, len(placements)
-        while found < stop and not (roughly and self.prices.of(placements[stop - 1]) <= _ROUGHLY * self.prices.of(placements[found])):
+        while found < stop:
+            if roughly and self.prices.of(placements[stop - 1]) <= _ROUGHLY * self.prices.of(placements[found]):
+                break
             guess = next((place for place in range(found, stop) if self._expected(predicted[place]) <= wanted), stop - 1)
             found, stop = (found, guess) if good(guess) else (guess + 1, stop)
         if best[0] <= wanted and not roughly:

@@ -5,10 +5,10 @@ anyone reads. YOLOv5n's heads have 20 dB of SQNR and 24 with hardly a difference
 heads (their weights, what they read) shows where responses are strong. So the heads' values are decoded by the graph's own tail,
 and rows, which stand where they stood, are compared: a row counts by its score.
 
-The noise of a row is the share of AP that it is expected to cost: of 1 - IoU, and of how far the score's logit moved, the square where
-they are small, which small independent roundings add up, and a straight line from there on. AP asks for IoUs up to .95, so that it
-hangs on boxes; a few scores that move far cost little of it, since right and wrong objects lie far apart. The factors are those
-that AP showed: docs/int8.md.
+The noise of a row is the share of AP that it is expected to cost: of 1 - IoU, and of how far the score's logit moved, the square
+where they are small, which small independent roundings add up, and a straight line from there on. AP asks for IoUs up to .95, so
+that it hangs on boxes; a few scores that move far cost little of it, since right and wrong objects lie far apart. The factors are
+those that AP showed: docs/int8.md.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["BoxReader", "ObjectJudge", "judge_of"]
 # From one image's outputs, and its feeds, to (corners n x 4, scores n x c); None where rows do not keep their places.
 BoxReader = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None]
 
-# The share of AP that a lost box costs, and that squares of small errors of logits do; up to where both errors count as squares, and
-# from where on a logit that moves costs no more.
+# The share of AP that a lost box costs, and that squares of small errors of logits do; up to where both errors count as squares,
+# and from where on a logit that moves costs no more.
 BOX, SCORE = 0.6, 0.4
 _BOX_BEND, _SCORE_BEND, _FAR = 0.05, 0.1, 4.0
 # Rows below this score count for nothing; logits are those of scores within these bounds, beyond which ranks hardly change.

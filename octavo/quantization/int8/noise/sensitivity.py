@@ -93,7 +93,7 @@ def noise_of(
 
 
 def _inner(plan: Plan, copies: Collection[str]) -> dict[str, str]:
-    """Of activations, the tensors that they alone read, each with what they round within: counted as one, that makes next to none."""
+    """Of activations, the tensors that they alone read, each with what they round within: that makes next to no noise."""
     readers = Counter(value for unit in plan.reasons for value in unit.inputs)
     return {
         value.name or "": unit.inner[0].name or ""
