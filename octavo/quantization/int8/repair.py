@@ -135,8 +135,6 @@ class Placing:
     def settled(self, start: Plan, noise: float, judge: Judge, alone: Noise, bounds: tuple[float, float]) -> Settled:
         """As `repaired`, but where the fidelity wanted is dear by measured times, as much of it as a tenth of time buys.
 
-        YOLOv8n at 20 dB takes 23 % longer than at 18 dB, and both keep all of its AP (docs/int8.md).
-
         Args:
             start, noise, judge, alone: as `repaired` takes them.
             bounds: noise-to-signal ratio wanted, and the most that will do.
