@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import QuantizationError
 from octavo.quantization.fp16 import Fp16Result, convert, quantize_fp16
-from octavo.quantization.fp16.measure import Loss, as_fed, rounded_everywhere
+from octavo.quantization.fp16.measure import Loss, as_fed, compare, rounded_everywhere
+from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.select import select
 from octavo.runtime.noise import SQNR_CAP
 from octavo.runtime.session import Session
@@ -526,6 +527,98 @@ def test_cancellation_is_traced_to_the_nodes_that_feed_it():
     assert precision(result)["shift"] == precision(result)["back"] == "float"
     assert precision(result)["mm"] == "fp16" or "dB" in reason(result, "mm")
     assert "dB SQNR in float16" in reason(result, "back")
+
+
+def test_a_divisor_that_float16_makes_zero_is_traced_to_what_was_rounded():
+    weights = {"big": np.float32(4000)}
+    nodes = [
+        node("Add", ["x", "big"], ["a"], "shift"),
+        node("Sub", ["a", "big"], ["d"], "back"),
+        node("Reciprocal", ["d"], ["r"], "divide"),
+        node("Relu", ["r"], ["z"], "relu"),
+    ]
+    feeds = {"x": np.full((2, 4), 0.5, np.float32)}
+    model = build(nodes, {"x": [2, 4]}, {"z": [2, 4]}, weights)
+    assert np.isinf(run(rounded_everywhere(convert(model).model), feeds, optimization="off")["z"]).all(), "or nothing is tested"
+    result = quantize_fp16(model, samples=[feeds])
+    assert precision(result) | {"relu": ""} == {"shift": "float", "back": "float", "divide": "float", "relu": ""}
+    assert reason(result, "divide") == "r is NaN or infinite in float16"
+    assert reason(result, "back") == "feeds divide, where r is NaN or infinite in float16"
+    assert result.sqnr_db["z"] > 40
+
+
+def averaged() -> ir.Model:
+    """What `noisy` adds to the image at 30 dB is averaged over 4096 values behind it, what `small` adds at 60 dB is magnified."""
+    weights = {"big": np.float32(30), "few": np.float32(1), "large": np.float32(64), "w": 0.01 * image(16, 16)}
+    nodes = [
+        node("Add", ["x", "big"], ["n"], "noisy"),
+        node("Sub", ["n", "big"], ["n0"], "noisy_back"),
+        node("ReduceMean", ["n0"], ["mean"], "average", keepdims=1),
+        node("MatMul", ["x", "w"], ["m"], "mm"),
+        node("ReduceMax", ["m"], ["most"], "largest", keepdims=1),
+        node("Add", ["most", "few"], ["s"], "small"),
+        node("Sub", ["s", "few"], ["s0"], "small_back"),
+        node("Mul", ["s0", "large"], ["s1"], "magnify"),
+        node("Add", ["mean", "s1"], ["y"], "join"),
+    ]
+    return build(nodes, {"x": [256, 16]}, {"y": [1, 1]}, weights)
+
+
+def test_what_is_averaged_away_stays_float16_and_what_is_magnified_goes_back():
+    model = averaged()
+    samples = [{"x": 0.05 * np.random.default_rng(seed).standard_normal((256, 16)).astype(np.float32)} for seed in range(4)]
+    proof = compare(model, convert(model).model, samples, ["n0", "y"])
+    assert proof["n0"].sqnr_db < proof["y"].sqnr_db < 40, "or nothing is tested"
+    result = quantize_fp16(model, samples=samples)
+    found = precision(result)
+    assert result.sqnr_db["y"] > 40
+    assert found["small"] == found["small_back"] == "float"
+    assert found["noisy"] == found["noisy_back"] == found["average"] == found["mm"] == "fp16"
+    assert "dB SQNR in float16 of small" in reason(result, "small")
+
+
+def told(noise: dict[str, float]):
+    """Nodes whose noise at `y` adds up."""
+    return lambda nodes: {"y": sum(noise[name] for name in nodes)}
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=200), st.floats(1e-4, 1))
+def test_stretches_hold_every_node_once_and_what_is_left_is_quiet_enough(values, wanted):
+    noise = {f"n{place}": value for place, value in enumerate(values)}
+    runs = []
+
+    def noise_of(nodes):
+        runs.append(len(nodes))
+        return told(noise)(nodes)
+
+    found = stretches(list(noise), noise_of, wanted)
+    assert sorted(name for part in found for name in part.nodes) == sorted(noise)
+    order = list(noise)
+    assert all(list(part.nodes) == order[order.index(part.nodes[0]) :][: len(part.nodes)] for part in found)
+    assert len(runs) <= 1 + 32
+    total = sum(values)
+    given_back = loudest(found, {"y": total}, wanted)
+    left = total - sum(part.noise["y"] for part in given_back)
+    quiet = [part for part in found if part not in given_back]
+    # What is not worth giving back stays, however much of it there is.
+    assert left <= wanted * 0.8 + 1e-9 or all(part.noise["y"] < 0.05 * wanted + 1e-12 for part in quiet)
+    if len(given_back) > 1:
+        assert left + given_back[-1].noise["y"] > 0.8 * wanted - 1e-9, "the last was not needed"
+
+
+def test_one_loud_node_among_many_is_found_alone():
+    noise = {f"n{place}": 1e-6 for place in range(300)} | {"n137": 1.0}
+    found = stretches(list(noise), told(noise), 1e-3)
+    assert [part.nodes for part in loudest(found, {"y": sum(noise.values())}, 1e-3)] == [("n137",)]
+
+
+def test_of_several_outputs_each_must_be_quiet_enough():
+    parts = [Stretch(("a",), {"y": 1.0, "z": 0.0}), Stretch(("b",), {"y": 0.0, "z": 0.5}), Stretch(("c",), {"y": 0.01, "z": 0.01})]
+    assert [part.nodes for part in loudest(parts, {"y": 1.01, "z": 0.51}, 0.1)] == [("a",), ("b",)]
+    assert [part.nodes for part in loudest(parts, {"y": 1.01}, 0.1)] == [("a",)]
+    # Measured again and still too loud: one more at least.
+    assert [part.nodes for part in loudest(parts[2:], {"y": 0.11}, 0.1)] == [("c",)]
+    assert loudest(parts[2:], {"y": 200.0}, 100.0) == []
 
 
 def test_a_float16_input_or_output_that_cannot_be_is_refused():

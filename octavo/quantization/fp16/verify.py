@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +20,7 @@ from octavo.quantization.fp16.culprits import culprits
 from octavo.quantization.fp16.measure import Loss, broken, compare, reach
 from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.schema import is_float
+from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.fp16.weights import LARGEST
 from octavo.quantization.select import select
 from octavo.runtime.tensors import float_activations
@@ -27,7 +31,10 @@ __all__ = ["quantize_fp16"]
 HEADROOM = 2.0
 # Below this the outputs are visibly not the same; float16 alone gives 55 to 75 dB.
 ENOUGH_DB = 40.0
+_WANTED = 10 ** (-ENOUGH_DB / 10)
 ROUNDS = 6
+# Samples that the graph runs on with a stretch of it in float16.
+_FEW = 2
 
 
 def quantize_fp16(
@@ -42,8 +49,9 @@ def quantize_fp16(
     1. FP32 runs, and each float tensor's reach is read: nodes that touch one beyond float16's range stay float32.
     2. The converted model runs with every float16 tensor rounded, and its outputs are compared with FP32's. Nodes that choose among
        values (TopK, NonMaxSuppression) get FP32's choices there, and what they read is compared as outputs are.
-    3. Where an output is not finite or its SQNR is below 40 dB, the nodes that lose first go back to float32, at most 6 times;
-       the best of these models is the result. Outputs whose size the data decide count by being finite only.
+    3. Where an output is not finite, the nodes that break first go back to float32; where its SQNR is below 40 dB, those whose
+       rounding alone makes most of the noise there (`stretches`). At most 6 times; the best of these models is the result.
+       Outputs whose size the data decide count by being finite only.
 
     Args:
         model: FP32, or its path; it is not changed.
@@ -70,21 +78,25 @@ def quantize_fp16(
     convert(reference, keep_io=keep_io, keep_float=kept)
     kept = _overflowing(reference, feeds, keep_io=keep_io) | kept
 
-    # What lies behind a choice is compared on FP32's choices: one other row, and no value behind it is the same.
-    choosers = choosing(reference, before_layers=False)
-    judged, judged_on = held(reference, choosers), with_choices(reference, choosers, feeds)
-    watched = _watched(judged)
+    proof = _Proof.of(reference, feeds, keep_io=keep_io)
+    parts: list[Stretch] | None = None
     best: tuple[Fp16Result, dict[str, Loss]] | None = None
     for _ in range(ROUNDS + 1):
-        result = convert(reference, keep_io=keep_io, keep_float=kept)
-        half = held(result.model, choosers)
-        losses = compare(judged, half, judged_on, watched)
+        result = proof.convert(kept)
+        losses = proof.losses(result)
         if best is None or _worst(losses) > _worst(best[1]):
             best = result, losses
-        failing = [name for name, loss in losses.items() if loss.sqnr_db < ENOUGH_DB]
+        failing = {name: loss for name, loss in losses.items() if loss.sqnr_db < ENOUGH_DB}
         if not failing:
             break
-        found = culprits(judged, result.decisions, _inner(judged, half, judged_on), failing, ENOUGH_DB)
+        if ruined := [name for name, loss in failing.items() if loss.broken]:
+            found = culprits(proof.judged, result.decisions, proof.inner_losses(result), ruined)
+        else:
+            if parts is None:
+                parts = stretches(_halves(result), partial(proof.alone, result, kept, list(failing)), _WANTED)
+            given = loudest(parts, {name: _ratio(loss) for name, loss in failing.items()}, _WANTED)
+            parts = [part for part in parts if part not in given]
+            found = {name: _reason(part) for part in given for name in part.nodes if name not in kept}
         if not found:
             break
         kept |= found
@@ -96,13 +108,72 @@ def quantize_fp16(
     return Fp16Result(result.model, result.decisions, measured)
 
 
+@dataclass(frozen=True)
+class _Proof:
+    """What FP16 graphs are held against, and on what.
+
+    Attributes:
+        reference: FP32.
+        judged: without the nodes that choose among values: what lies behind a choice is compared on FP32's, because with one
+            other row no value behind it is the same.
+        choosers: names of these nodes.
+        feeds: of `judged`.
+        watched: the tensors of `judged` that decide.
+        keep_io: as for `convert`.
+    """
+
+    reference: ir.Model
+    judged: ir.Model
+    choosers: list[str]
+    feeds: list[dict[str, np.ndarray]]
+    watched: list[str]
+    keep_io: bool
+
+    @classmethod
+    def of(cls, reference: ir.Model, feeds: list[dict[str, np.ndarray]], *, keep_io: bool) -> Self:
+        """Of a prepared FP32 graph and feeds of it."""
+        choosers = choosing(reference, before_layers=False)
+        judged = held(reference, choosers)
+        return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), _watched(judged), keep_io)
+
+    def convert(self, kept: Mapping[str, str]) -> Fp16Result:
+        """FP16 with these nodes in float32."""
+        return convert(self.reference, keep_io=self.keep_io, keep_float=kept)
+
+    def losses(self, result: Fp16Result) -> dict[str, Loss]:
+        """Of the tensors that decide."""
+        return compare(self.judged, held(result.model, self.choosers), self.feeds, self.watched)
+
+    def inner_losses(self, result: Fp16Result) -> dict[str, Loss]:
+        """Of all tensors that both graphs have."""
+        half = held(result.model, self.choosers)
+        there = {value.name for node in half.graph for value in node.outputs} | {value.name for value in half.graph.inputs}
+        return compare(self.judged, half, self.feeds, [name for name in float_activations(self.judged) if name in there])
+
+    def alone(self, result: Fp16Result, kept: Mapping[str, str], names: Sequence[str], nodes: Sequence[str]) -> dict[str, float]:
+        """Noise-to-signal ratio at some tensors, on few samples, where of a result's float16 nodes these alone stay float16."""
+        others = dict.fromkeys(set(_halves(result)) - set(nodes), "not looked at") | dict(kept)
+        half = held(self.convert(others).model, self.choosers)
+        return {name: _ratio(loss) for name, loss in compare(self.judged, half, self.feeds[:_FEW], names).items()}
+
+
+def _halves(result: Fp16Result) -> list[str]:
+    """Names of the nodes in float16, in the graph's order."""
+    return [decision.node for decision in result.decisions if decision.precision == "fp16"]
+
+
+def _ratio(loss: Loss) -> float:
+    return 10 ** (-loss.sqnr_db / 10)
+
+
+def _reason(part: Stretch) -> str:
+    tensor, noise = max(part.noise.items(), key=lambda item: item[1])
+    nodes = part.nodes[0] if len(part.nodes) == 1 else f"{part.nodes[0]} to {part.nodes[-1]}"
+    return f"{tensor} has {-10 * np.log10(noise):.1f} dB SQNR in float16 of {nodes} alone"
+
+
 def _worst(losses: Mapping[str, Loss]) -> float:
     return min((loss.sqnr_db for loss in losses.values()), default=0.0)
-
-
-def _inner(reference: ir.Model, half: ir.Model, feeds: list[dict[str, np.ndarray]]) -> dict[str, Loss]:
-    there = {value.name for node in half.graph for value in node.outputs} | {value.name for value in half.graph.inputs}
-    return compare(reference, half, feeds, [name for name in float_activations(reference) if name in there])
 
 
 def _watched(reference: ir.Model) -> list[str]:
