@@ -4,7 +4,6 @@ import itertools
 import re
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import graphs
 import numpy as np
@@ -27,7 +26,8 @@ from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable
 from octavo.quantization.int8.pricing.price import Prices, estimated
 from octavo.quantization.int8.pricing.trade import Noise, Trade
-from octavo.quantization.int8.repair import Placing
+from octavo.quantization.int8.repair import Placing, Settled
+from octavo.quantization.int8.search import Candidate, Search
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.quantization.int8.structure.units import units_of
@@ -650,31 +650,20 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
     assert result.measured["chosen"] == chosen
 
 
-class _Front(Placing):
-    """Placements of which everything is told: the units of each are its place, and its plan holds that place."""
+def told(times: list[float], predicted: list[float], measured: list[float], *, noise: float = 1.0) -> tuple[Search, list[int]]:
+    """A search of which everything is told, in ms and dB, and the places that it measures; what it starts from takes .7 ms."""
+    asked: list[int] = []
 
-    def __init__(self, times: list[float], predicted: list[float], measured: list[float], *, is_measured: bool = True) -> None:
-        draft = Draft(prepared(uneven()), statistics_of(uneven()), Int8(method="minmax"), {}, CALIBRATION)
-        super().__init__(draft, draft.plan(), estimated(draft.units))
-        self.first = {-1}
-        self.prices = SimpleNamespace(is_measured=is_measured, of=lambda units: times[next(iter(units))] if units else 9.0)
-        predicted = [*(10 ** (-value / 10) for value in predicted), 1.0]
-        self.told = SimpleNamespace(noise_of=lambda units: predicted[next(iter(units))]), [{place} for place in range(len(times))]
-        self.true, self.asked = measured, []
+    def measure(place: int) -> float:
+        asked.append(place)
+        return 10 ** (-measured[place] / 10)
 
-    def _worth_having(self, alone, wanted):
-        return self.told
+    candidates = [Candidate(time, 10 ** (-value / 10)) for time, value in zip(times, predicted, strict=True)]
+    return Search((Candidate(0.7, noise), noise), candidates, measure, 9.0), asked
 
-    def _price(self, plan):
-        return self.prices.of({plan.corrected})
 
-    def _measured(self, units, trade, judge):
-        (place,) = units
-        if frozenset(units) not in self._seen:
-            self.asked.append(place)
-            self._seen[frozenset(units)] = 10 ** (-self.true[place] / 10)
-            self._known.append((trade.noise_of(units), self._seen[frozenset(units)]))
-        return self._seen[frozenset(units)], replace(self.whole, corrected=place)
+def db(wanted: float) -> float:
+    return 10 ** (-wanted / 10)
 
 
 STEPS = [16.0, 17.0, 18.0, 18.5, 19.0, 19.5, 20.0, 20.5]
@@ -695,51 +684,73 @@ STEPS = [16.0, 17.0, 18.0, 18.5, 19.0, 19.5, 20.0, 20.5]
     ],
 )
 def test_of_the_last_two_db_of_boxes_as_much_is_asked_for_as_a_tenth_of_time_buys(times, measured, taken, dear):
-    placing = _Front(times, STEPS, measured)
-    settled = placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-1.8))
-    assert settled.plan.corrected == taken
-    assert settled.noise == 10 ** (-measured[taken] / 10)
-    assert settled.dear == (None if dear is None else pytest.approx(dear))
+    search, _ = told(times, STEPS, measured)
+    found = search.settled(db(20), db(18))
+    assert found.place == taken
+    assert found.noise == db(measured[taken])
+    assert found.price == times[taken]
+    assert found.dear == (None if dear is None else pytest.approx(dear))
     wanted = {"fidelity_db": measured[taken], "dear_db": 20.0, "dear_price": dear}
-    assert settled.record(20.0) == ({} if dear is None else wanted)
+    record = Settled(found.noise, None, found.dear).record(20.0)
+    assert record == ({} if dear is None else wanted)
 
 
 def test_what_was_predicted_to_be_cheap_and_is_not_is_looked_for_among_what_is():
     predicted, measured = [16, 17, 18, 19, 20, 21, 22, 23], [16, 17, 18, 18.5, 19, 19.5, 19.8, 20.5]
-    placing = _Front([0.8, 0.9, 1, 1.02, 1.04, 1.06, 1.08, 1.2], predicted, measured)
-    settled = placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-1.8))
-    assert settled.plan.corrected == 6
-    assert settled.dear == pytest.approx(1.2)
+    search, _ = told([0.8, 0.9, 1, 1.02, 1.04, 1.06, 1.08, 1.2], predicted, measured)
+    found = search.settled(db(20), db(18))
+    assert found.place == 6
+    assert found.dear == pytest.approx(1.2)
 
 
-def test_nothing_is_dear_by_estimates_or_where_a_fidelity_is_asked_for():
-    times = [1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]
-    placing = _Front(times, STEPS, STEPS, is_measured=False)
-    assert placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-1.8)).plan.corrected == 6
-    placing = _Front(times, STEPS, STEPS)
-    assert placing.settled(placing.whole, 1.0, None, None, (10**-2.0, 10**-2.0)).plan.corrected == 6
+def test_nothing_is_dear_where_a_fidelity_is_asked_for():
+    search, _ = told([1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8], STEPS, STEPS)
+    assert search.settled(db(20), db(20)).place == 6
 
 
 def test_what_does_already_is_not_looked_for():
-    placing = _Front([1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8], STEPS, STEPS)
-    start = replace(placing.whole, corrected=3)
-    settled = placing.settled(start, 10**-1.85, None, None, (10**-2.0, 10**-1.8))
-    # Within a tenth of its price lies what takes no more than 1.54.
-    assert settled.plan.corrected == 4
-    assert set(placing.asked) <= {0, 1, 2, 3, 4}
+    times = [1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]
+    search, asked = told(times, STEPS, STEPS, noise=db(18.5))
+    # A tenth more than what it starts from: nothing lies there.
+    found = search.settled(db(20), db(18))
+    assert found.place is None
+    assert found.dear == pytest.approx(1.7 / 0.7)
+    assert asked == []
 
 
-@given(st.lists(st.tuples(st.floats(0.5, 2), st.floats(-1, 1)), min_size=1, max_size=30), st.floats(15, 24))
+def test_a_placement_that_leaves_nothing_in_int8_is_no_answer():
+    candidates = [Candidate(1.0, db(17)), Candidate(1.1, db(30))]
+    search = Search((Candidate(0.7, 1.0), 1.0), candidates, lambda place: None if place else db(17.5), 9.0)
+    assert search.fastest(db(20)).place == 0
+    assert search.settled(db(20), db(18)).place == 0
+    assert search.settled(db(20), db(17)).dear == pytest.approx(1.1)
+
+
+@given(st.lists(st.tuples(st.floats(0.75, 2), st.floats(-1, 1)), min_size=1, max_size=30), st.floats(15, 24))
 def test_of_placements_the_fastest_is_found_that_measures_well_enough(kinds, wanted):
     """Where measuring says what was predicted; else one that does measure so, wherever the slowest does."""
     times = sorted(time for time, _ in kinds)
     steps = [float(value) for value in np.linspace(14, 25, len(kinds) + 1)[1:]]
-    exact = _Front(times, steps, steps)
-    noise, plan = exact.repaired(exact.whole, 1.0, None, None, 10 ** (-wanted / 10))
-    assert plan.corrected == next(place for place, value in enumerate(steps) if value >= wanted)
-    assert len(exact.asked) <= 8 + np.log2(len(steps))
+    exact, asked = told(times, steps, steps)
+    assert exact.fastest(db(wanted)).place == next(place for place, value in enumerate(steps) if value >= wanted)
+    assert len(asked) == len(set(asked)) <= 8 + np.log2(len(steps))
     off = [value + more for value, (_, more) in zip(steps, kinds, strict=True)]
-    placing = _Front(times, steps, off)
-    noise, plan = placing.repaired(placing.whole, 1.0, None, None, 10 ** (-wanted / 10))
-    assert noise == 10 ** (-off[plan.corrected] / 10)
-    assert off[plan.corrected] >= min(wanted, off[-1])
+    search, asked = told(times, steps, off)
+    found = search.fastest(db(wanted))
+    assert found.noise == db(off[found.place])
+    assert off[found.place] >= min(wanted, off[-1])
+    assert len(asked) == len(set(asked))
+
+
+@given(st.lists(st.tuples(st.floats(0.75, 2), st.floats(-1, 1)), min_size=1, max_size=30), st.floats(15, 24), st.floats(0, 4))
+def test_what_is_settled_for_is_enough_or_all_that_a_tenth_of_time_buys(kinds, wanted, less):
+    times = sorted(time for time, _ in kinds)
+    steps = [float(value) for value in np.linspace(14, 25, len(kinds) + 1)[1:]]
+    off = [value + more for value, (_, more) in zip(steps, kinds, strict=True)]
+    found = told(times, steps, off)[0].settled(db(wanted), db(wanted - less))
+    least = told(times, steps, off)[0].fastest(db(wanted - less), roughly=True)
+    if found.dear is not None:
+        assert db(wanted) < found.noise <= db(wanted - less)
+        assert found.price <= 1.1 * least.price
+    elif least.noise <= db(wanted - less) and found.noise > db(wanted):
+        raise AssertionError("less than was wanted, and no word of it")

@@ -78,7 +78,7 @@ def _reached(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _dear(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What `Placing.settled` left out; `int8.fidelity` asks for it."""
+    """What `Search.settled` left out; `int8.fidelity` asks for it."""
     if "dear_db" not in measured:
         return []
     return [

@@ -5,7 +5,7 @@
 - masks: maps of one size. Each decision is made by many pixels.
 - boxes: maps of several sizes, which detectors have. A single position decides where a box ends. Where the outputs can be read as
   boxes, noise is the share of AP that it is expected to cost (`objects.py`): 20 dB are 1 %. Else it is that of heads, and what it
-  does differs from detector to detector. Where the last dB are dear, they are not asked for (`least_of`, `repair.Placing.settled`).
+  does differs from detector to detector. Where the last dB are dear, they are not asked for (`least_of`, `search.Search.settled`).
 """
 
 from __future__ import annotations
