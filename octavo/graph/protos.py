@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["branchless", "leading_to", "names_read"]
+__all__ = ["branchless", "leading_to", "names_read", "part_of"]
 
 
 def names_read(node: onnx.NodeProto) -> Iterator[str]:
@@ -45,3 +45,31 @@ def branchless(nodes: Iterable[onnx.NodeProto], constants: Mapping[str, onnx.Ten
         below = f"{node.output[0]}.octavo.below"
         yield helper.make_node("Mul", list(node.input), [below])
         yield helper.make_node("Max", [node.input[0], below], [node.output[0]], name=node.name)
+
+
+def part_of(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[str],
+    constants: Sequence[onnx.TensorProto],
+) -> bytes:
+    """A graph of its own, with the operator sets and functions of a model, as ONNX Runtime loads it from memory.
+
+    Args:
+        model: not changed.
+        nodes: in topological order.
+        inputs: what the nodes read of others.
+        outputs: names of what is wanted of them.
+        constants: what else the nodes read.
+    """
+    wanted = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    graph = helper.make_graph(nodes, "octavo.part", inputs, wanted, constants)
+    part = onnx.ModelProto()
+    part.ir_version = max(model.ir_version, 10)
+    part.opset_import.extend(model.opset_import)
+    part.functions.extend(model.functions)
+    part.graph.CopyFrom(graph)
+    # Each holds the weights: no more than two at once.
+    del graph
+    return part.SerializeToString()

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from octavo.graph.protos import names_read
+from octavo.graph.protos import names_read, part_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.switches import TENSOR, FloatGraph
@@ -224,7 +224,7 @@ def _rounding(
         rounded += made
     kept = {name for node in nodes for name in names_read(node)}
     constants += [tensor for name, tensor in whole.constants.items() if name in kept]
-    return whole.part(written, inputs, list(dict.fromkeys(outputs)), constants)
+    return part_of(whole.proto, written, inputs, list(dict.fromkeys(outputs)), constants)
 
 
 def _switch(name: str) -> onnx.NodeProto:

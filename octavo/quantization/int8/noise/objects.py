@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx import helper
 
-from octavo.graph.protos import leading_to, names_read
+from octavo.graph.protos import leading_to, names_read, part_of
 from octavo.quantization.int8.noise.judge import HeadJudge, Judge, as_bytes, with_outputs
 from octavo.runtime.session import Session
 
@@ -155,13 +153,13 @@ class _Tail:
     """What stands behind the heads, as a graph of its own: box decoding and the like, in float in every variant.
 
     Args:
-        tail: the graph, from heads and sizes to the outputs.
+        tail: the graph, from heads and sizes to the outputs, as ONNX Runtime loads it.
         sizes: names of the sizes of tensors that it reads; they follow from the image's.
         model: the whole float graph, which tells them.
     """
 
-    def __init__(self, tail: onnx.ModelProto, sizes: Sequence[str], model: ir.Model) -> None:
-        self._session = Session(tail.SerializeToString())
+    def __init__(self, tail: bytes, sizes: Sequence[str], model: ir.Model) -> None:
+        self._session = Session(tail)
         self._heads = [name for name in self._session.inputs if name not in sizes]
         self._sizes = list(sizes)
         self._sized = Session(as_bytes(with_outputs(model, sizes))) if sizes else None
@@ -189,13 +187,8 @@ class _Tail:
         if not given.issuperset(inputs) or not known.keys() >= set(inputs) or shapes.issuperset(inputs):
             return None
         held = [constants[name] for name in read if name in constants]
-        part = helper.make_graph(nodes, "octavo.tail", [known[name] for name in inputs], graph.output, held)
-        whole = onnx.ModelProto()
-        whole.ir_version = proto.ir_version
-        whole.opset_import.extend(proto.opset_import)
-        whole.functions.extend(proto.functions)
-        whole.graph.CopyFrom(part)
-        return cls(whole, [name for name in inputs if name in shapes], model)
+        part = part_of(proto, nodes, [known[name] for name in inputs], [out.name for out in graph.output], held)
+        return cls(part, [name for name in inputs if name in shapes], model)
 
     def outputs(self, heads: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The graph's outputs on one image, from the values of its heads."""

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from octavo.graph.protos import branchless, names_read
+from octavo.graph.protos import branchless, names_read, part_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.numbers.shifts import OwnShift
 from octavo.quantization.int8.structure.sizes import fixed_shape
@@ -79,25 +79,6 @@ class FloatGraph:
         """A tensor as the input of a graph that begins behind it, from its value on one image."""
         shape = value.shape if name in self.static else [None] * value.ndim
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
-
-    def part(
-        self,
-        nodes: Sequence[onnx.NodeProto],
-        inputs: Sequence[onnx.ValueInfoProto],
-        outputs: Sequence[str],
-        constants: Sequence[onnx.TensorProto],
-    ) -> bytes:
-        """A graph of its own, of the same operator sets, as ONNX Runtime loads it from memory."""
-        found = [helper.make_empty_tensor_value_info(name) for name in outputs]
-        graph = helper.make_graph(nodes, "octavo.part", inputs, found, constants)
-        proto = onnx.ModelProto()
-        proto.ir_version = max(self.proto.ir_version, 10)
-        proto.opset_import.extend(self.proto.opset_import)
-        proto.functions.extend(self.proto.functions)
-        proto.graph.CopyFrom(graph)
-        # Each holds the weights: no more than two at once.
-        del graph
-        return proto.SerializeToString()
 
 
 class Stretch:
@@ -173,7 +154,7 @@ class Stretch:
         inputs = [self.graph.described(name, self.held[name]) for name in read]
         inputs.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(self.place)]))
         nodes, self.nodes, self.constants = self.nodes, [], {}
-        return self.graph.part(nodes, inputs, outputs, list(constants.values()))
+        return part_of(self.graph.proto, nodes, inputs, outputs, list(constants.values()))
 
     def _constant(self, name: str, array: np.ndarray) -> str:
         self.constants[name] = numpy_helper.from_array(np.asarray(array), name)
