@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-__all__ = ["is_pointwise", "only_reader"]
+__all__ = ["is_pointwise", "only_reader", "silu_of"]
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
@@ -20,3 +20,13 @@ def is_pointwise(node: ir.Node) -> bool:
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
     plain = settings.get("group", 1) == 1 and set(settings.get("strides") or [1]) == {1} and not any(settings.get("pads") or [])
     return plain and settings.get("auto_pad", "NOTSET") in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+
+
+def silu_of(node: ir.Node) -> ir.Node | None:
+    """The Mul of `x * Sigmoid(x)`, where `node` is that Sigmoid and nothing else reads it."""
+    if node.op_type != "Sigmoid":
+        return None
+    product = only_reader(node.outputs[0])
+    if product is None or product.op_type != "Mul" or product.graph is not node.graph:
+        return None
+    return product if set(product.inputs) == {node.inputs[0], node.outputs[0]} else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.nodes import silu_of
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
@@ -13,7 +14,7 @@ __all__ = ["PadDepthwisePass"]
 # Channels that ONNX Runtime's integer depthwise kernel takes at once; what is left over goes one by one. Its blocked layout for
 # float has blocks of as many, and a depthwise Conv of another number of channels stays outside of it.
 _AT_ONCE = 16
-_BIAS, _IMAGES, _OPERANDS = 2, 4, 2
+_BIAS, _IMAGES = 2, 4
 # At most this share of the channels is added: the convolutions on both sides grow as well.
 _SHARE = 1 / 6
 # Ops on one tensor of codes or floats that do the same to every element.
@@ -125,18 +126,17 @@ def _walk(conv: ir.Node, *, forwards: bool) -> tuple[list[ir.Value], ir.Node | N
 
 def _silu(value: ir.Value, *, forwards: bool) -> tuple[ir.Value | None, ir.Value | None]:
     """Sigmoid and product of the SiLU that alone reads a value; backwards, Sigmoid and input of the SiLU that makes it."""
-    product = next((use.node for use in value.uses() if use.node.op_type == "Mul"), None) if forwards else value.producer()
-    if product is None or product.op_type != "Mul" or len(product.inputs) != _OPERANDS:
-        return None, None
-    gate = next((part for part in product.inputs if part.producer() is not None and part.producer().op_type == "Sigmoid"), None)
-    source = gate.producer().inputs[0] if gate is not None else None
-    if source is None or set(product.inputs) != {source, gate} or gate.is_graph_output() or source.is_graph_output():
-        return None, None
-    if {use.node for use in source.uses()} != {product, gate.producer()} or len(gate.uses()) != 1:
-        return None, None
-    if forwards:
-        return (gate, product.outputs[0]) if source is value else (None, None)
-    return (gate, source) if len(value.uses()) == 1 else (None, None)
+    maker = value.producer()
+    around = [use.node for use in value.uses()] if forwards else [part.producer() for part in (maker.inputs if maker else ())]
+    for gate in around:
+        product = silu_of(gate) if gate is not None else None
+        if product is None or (not forwards and product is not maker):
+            continue
+        source, made = gate.inputs[0], product.outputs[0]
+        alone = {use.node for use in source.uses()} == {product, gate} and not source.is_graph_output()
+        if alone and (forwards or len(value.uses()) == 1):
+            return gate.outputs[0], made if forwards else source
+    return None, None
 
 
 def _pad(model: ir.Model, conv: ir.Node, axis: int, added: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.nodes import only_reader
+from octavo.graph.nodes import only_reader, silu_of
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 
 __all__ = [
@@ -110,7 +110,7 @@ def units_of(model: ir.Model) -> list[Unit]:
         steps = _affine(node)
         if steps is not None:
             nodes, kind = list(steps), "affine"
-        product = _silu(node)
+        product = silu_of(node)
         if product is not None:
             nodes, kind, inner = [node, product], "silu", (node.outputs[0],)
         folded = _folded(nodes[-1])
@@ -285,13 +285,3 @@ def _number_of(node: ir.Node) -> float | None:
 def _number(value: ir.Value | None) -> float | None:
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
-
-
-def _silu(node: ir.Node) -> ir.Node | None:
-    """The Mul of `x * Sigmoid(x)`, where `node` is that Sigmoid."""
-    if node.op_type != "Sigmoid":
-        return None
-    product = only_reader(node.outputs[0])
-    if product is None or product.op_type != "Mul" or product.graph is not node.graph:
-        return None
-    return product if set(product.inputs) == {node.inputs[0], node.outputs[0]} else None
