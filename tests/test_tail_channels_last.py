@@ -174,3 +174,21 @@ def test_the_values_are_the_same_whatever_stands_between(steps, axis, batch, ran
     if other is not None:
         assert count(other, "Transpose") == (0 if first else 1)
         assert_same(model, other, 3 if batch == "N" else 1)
+
+
+def test_names_that_layers_over_pixels_give_are_not_given_again():
+    """Layers over pixels call what brings channels last `<tensor>.last`."""
+    model = yolox()
+    first = model.graph[0]
+    taken = ir.node("Transpose", [model.graph.inputs[0]], {"perm": list(LAST)}, name="h8.boxes.last")
+    taken.outputs[0].name, taken.outputs[0].dtype = "h8.boxes.last", ir.DataType.FLOAT
+    model.graph.insert_before(first, taken)
+    model.graph.outputs.append(taken.outputs[0])
+    taken.outputs[0].shape = ir.Shape([1, 8, 8, 4])
+    other = changed(model)
+    assert other is not None
+    made = [value.name for node in other.graph for value in node.outputs] + [value.name for value in other.graph.inputs]
+    names = [node.name for node in other.graph]
+    assert len(set(made)) == len(made)
+    assert len(set(names)) == len(names)
+    assert_same(model, other)
