@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 import compare
+import fp16
 import peers
 import stems
 from measure import FP32, judge
@@ -231,6 +232,37 @@ def test_scripts_have_help_and_plain_errors(script):
     assert failed.returncode == 2
     assert failed.stderr.startswith("error: ")
     assert "yolov5n" in failed.stderr
+
+
+def test_fp16_of_both_tools_side_by_side(tiny, tmp_path, monkeypatch):
+    def main(name: str) -> dict:
+        given = ["--data", str(tmp_path), "--networks", "tiny", "--rounds", "3", "--batch", "1,2", "--out", str(tmp_path / name)]
+        monkeypatch.setattr(sys, "argv", ["fp16.py", *given])
+        fp16.main()
+        return json.loads((tmp_path / name / "fp16.json").read_text())["networks"]["tiny"]
+
+    monkeypatch.setattr(fp16, "network", lambda *_: tiny)
+    rows = main("both")
+    assert rows.keys() == {FP32, "ours", "ort"}
+    for name, row in rows.items():
+        assert row["kept"] == 1
+        assert (row["sqnr_db"] == 200) if name == FP32 else 50 < row["sqnr_db"] < 100
+        assert {"ms.b1", "ms.b2", "speed.b1", "speed.b2"} <= row.keys()
+    assert rows[FP32]["speed.b1"] == 1
+    assert max(rows["ours"]["size"], rows["ort"]["size"]) < rows[FP32]["size"] == 1
+    types = {tensor.data_type for tensor in onnx.load(tmp_path / "both/tiny/ours.onnx").graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in types
+
+    def fails(*_):
+        raise RuntimeError("cannot\nfor a reason")
+
+    monkeypatch.setitem(fp16.TOOLS, "ort", fails)
+    rows = main("one")
+    assert rows["ort"] == {"failed": "cannot"}
+    assert rows["ours"]["kept"] == 1
+    table = (tmp_path / "one/fp16.md").read_text()
+    assert "| tiny | ort | failed: cannot |" in table
+    assert "; cpu." in table
 
 
 def test_stems_are_timed_with_and_without_columns(monkeypatch, capsys):
