@@ -21,8 +21,9 @@ _BEFORE, _NEAR = 4, 10**0.07
 # in every placement, and hold float to be dearer than it is: what they call 7 to 8 % more were .6 to 3 % of YOLOv5n's time and 1 to
 # 5 % of NanoDet-m's.
 _DEAR = 1.1
-# How far apart in price placements lie between which nothing is to be told where the fastest is looked for roughly.
-_ROUGHLY = 1.01
+# How far apart in price placements lie between which nothing is to be told: where the fastest is looked for roughly, and among those
+# before it.
+_ALIKE = 1.01
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Search:
 
     Args:
         start: the placement to start from, and the noise that it leaves, as measured.
-        candidates: from the fastest on, each predicted to leave less noise than the one before.
+        candidates: from the fastest on, none priced lower than the one before and each predicted to leave less noise than it.
         measure: the noise that the candidate of a place leaves; None where it leaves nothing in INT8. Asked once a place.
         end: the time of what makes no noise.
     """
@@ -76,15 +77,16 @@ class Search:
         # What was predicted and measured.
         self._known = [(first.predicted, noise)] if first.predicted > 0 else []
 
-    def fastest(self, wanted: float, *, roughly: bool = False) -> Found:
+    def fastest(self, wanted: float, *, roughly: bool = False, among: int | None = None) -> Found:
         """The fastest placement that measures well enough, or else the one that measures best.
 
         Args:
             wanted: noise-to-signal ratio to come down to.
             roughly: whether one that is priced a little higher than the fastest will do.
+            among: how many candidates to look among, the fastest first.
         """
         best = self.start
-        places = range(len(self.candidates))
+        places = range(len(self.candidates) if among is None else among)
 
         def good(place: int) -> bool:
             nonlocal best
@@ -98,14 +100,14 @@ class Search:
 
         low, high = 0, len(places)
         while low < high:
-            if roughly and self.candidates[high - 1].price <= _ROUGHLY * self.candidates[low].price:
+            if roughly and self.candidates[high - 1].price <= _ALIKE * self.candidates[low].price:
                 break
             guess = next((place for place in places[low:high] if self._expected(place) <= wanted), high - 1)
             low, high = (low, guess) if good(guess) else (guess + 1, high)
         if best.noise <= wanted and not roughly:
             # From the closest on, so that the fastest comes last.
             for place in reversed(places[max(0, low - _BEFORE) : low]):
-                if self._expected(place) <= wanted * _NEAR:
+                if self._expected(place) <= wanted * _NEAR and self.candidates[place].price * _ALIKE <= best.price:
                     good(place)
         return best
 
@@ -126,8 +128,8 @@ class Search:
         within = [place for place, candidate in enumerate(self.candidates) if candidate.price <= limit]
 
         def affordable() -> Found | None:
-            found = self.fastest(wanted)
-            return found if found.noise <= wanted and found.price <= limit else None
+            found = self.fastest(wanted, among=len(within))
+            return found if found.noise <= wanted else None
 
         # What does within that what is wanted, by what was measured so far, need not be looked for with pains.
         if within and self._expected(within[-1]) <= wanted / _NEAR and (found := affordable()) is not None:
