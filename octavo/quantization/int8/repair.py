@@ -24,6 +24,8 @@ __all__ = ["Placing", "Settled"]
 
 # How much less noise than wanted placements are looked for: predictions are a little off.
 _BEYOND = 8.0
+# Images that noise of single roundings is measured on where no layer goes back to float for it.
+_RECORDED = 2
 # The share of the noise wanted that int8 weights of float layers may make together: with a tenth NanoDet-m's placement is priced a
 # tenth higher and its file is 1.5 % of FP32's size smaller, with a twentieth YOLOv5n's and its own are as large as ONNX Runtime's.
 _STORED = 0.05
@@ -79,7 +81,7 @@ class Placing:
         self.first = chosen
         return plan
 
-    def alone(self, judge: Judge, by_image: Sequence[float]) -> Noise:
+    def alone(self, judge: Judge, by_image: Sequence[float], *, for_repair: bool = True) -> Noise:
         """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 8.
 
         Of images ordered by how much noise `whole` makes on them they are taken evenly, from the worst on. One whose values leave
@@ -89,9 +91,11 @@ class Placing:
         Args:
             judge: of the held-out images.
             by_image: noise of `whole` on each of them.
+            for_repair: placements are chosen by it; a record of it takes fewer images.
         """
         ranked = sorted(range(len(by_image)), key=by_image.__getitem__, reverse=True)
-        count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), len(ranked))
+        at_most = len(ranked) if for_repair else min(_RECORDED, len(ranked))
+        count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), at_most)
         chosen = [judge.samples[ranked[place * len(ranked) // count]] for place in range(count)]
         return noise_of(self.draft.model, self.whole, judge, chosen)
 

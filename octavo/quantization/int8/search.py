@@ -21,8 +21,7 @@ _BEFORE, _NEAR = 4, 10**0.07
 # in every placement, and hold float to be dearer than it is: what they call 7 to 8 % more were .6 to 3 % of YOLOv5n's time and 1 to
 # 5 % of NanoDet-m's.
 _DEAR = 1.1
-# How far apart in price placements lie between which nothing is to be told: where the fastest is looked for roughly, and among those
-# before it.
+# How far apart in price placements lie that there is something to tell between them.
 _ALIKE = 1.01
 
 

@@ -118,7 +118,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     wanted = 10 ** (-bound / 10)
     alone: Noise | None = None
     if judge is not None:
-        alone = placing.alone(judge, chosen.by_image)
+        alone = placing.alone(judge, chosen.by_image, for_repair=recipe.repair and db_of(noise) < bound)
         placing.store(alone, wanted)
     plan = placing.fastest()
     record: dict[str, object] = {}
