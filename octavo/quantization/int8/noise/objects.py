@@ -159,7 +159,8 @@ class _Tail:
     """
 
     def __init__(self, tail: bytes, sizes: Sequence[str], model: ir.Model) -> None:
-        self._session = Session(tail)
+        # Several images are decoded at once, where single roundings are measured.
+        self._session = Session(tail, threads=1)
         self._heads = [name for name in self._session.inputs if name not in sizes]
         self._sizes = list(sizes)
         self._sized = Session(as_bytes(with_outputs(model, sizes))) if sizes else None
