@@ -18,7 +18,7 @@ from octavo.quantization.int8.numbers.correction import mean_output, mean_shift
 from octavo.quantization.int8.numbers.equalization import equalize
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.scales import ranges_of, scales_of
-from octavo.quantization.int8.numbers.shifts import Known, rounding_shifts
+from octavo.quantization.int8.numbers.shifts import Attended, Known, before_heads, rounding_shifts
 from octavo.quantization.int8.numbers.stored import store_weights
 from octavo.quantization.int8.numbers.weights import Codes, codes_of
 from octavo.quantization.int8.structure.emptiness import crashing_when_empty
@@ -30,11 +30,11 @@ from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.quantization.int8.writing.layouts import LAYOUTS
 from octavo.runtime.tensors import images_within
 
-__all__ = ["Draft", "Plan"]
+__all__ = ["SHIFTED", "Draft", "Plan"]
 
 # Bytes of tensors on which the shifts of rounded activations are measured, and images at most. Where images are large four say as
 # much as eight (YOLOv5n, CGNet; NanoDet-m, a fifth of their size, loses .4 dB with four).
-_SHIFTS, _IMAGES = 1.4e9, 8
+_SHIFTS, SHIFTED = 1.4e9, 8
 # Methods that cut no high values off. With others the mean shift is that of a few cut values, and taking it back from all of them
 # costs .4 dB (EfficientNet-Lite0 and MobileNetV2 with percentile).
 _UNCUT = frozenset({"minmax", "peaks"})
@@ -79,8 +79,10 @@ class Draft:
         samples: feeds of some calibration images, for tensors that the statistics do not know; may be empty.
         exponents: how far channels are equalized first, by stream (`equalization`); needs `samples`.
         by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
+        attended: of heads how much each place counts on each sample (`Judge.attended`).
 
     Attributes:
+        attended: of what heads read how much each place counts on each sample.
         growth: of each channel, float32, of the tensors that equalizing changed, by name.
 
     Raises:
@@ -98,6 +100,7 @@ class Draft:
         *,
         exponents: Mapping[str, float] | None = None,
         by_channel: bool = False,
+        attended: Attended | None = None,
     ) -> None:
         self.model = model
         if exponents:
@@ -108,6 +111,8 @@ class Draft:
         self.target = target_of(recipe.target)
         self.layout = LAYOUTS[self.target.layout]
         self.units = self._units()
+        self._attended = attended or {}
+        self.attended = before_heads(self.units, self._attended)
         self.statistics = statistics
         wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
         self.unsafe = crashing_when_empty(self.units)
@@ -139,8 +144,8 @@ class Draft:
         corrects = self.recipe.correction == "bias"
         shifts = {}
         if corrects and self.recipe.method in _UNCUT:
-            samples = self.samples[: images_within(self.model, _SHIFTS, _IMAGES)]
-            shifts = rounding_shifts(self.model, self.units, scales, samples, self._shifts)
+            samples = self.samples[: images_within(self.model, _SHIFTS, SHIFTED)]
+            shifts = rounding_shifts(self.model, self.units, scales, samples, known=self._shifts, attended=self.attended)
         codes, corrected, taken = {}, 0, {}
         for unit in int8:
             if unit.kind != "linear":
@@ -171,7 +176,8 @@ class Draft:
     def equalized_by(self, exponents: Mapping[str, float], most: int | None = None) -> Draft:
         """The same draft with channels equalized, and nothing taken as given; it looks at `most` samples where not at all."""
         samples = self.samples[:most]
-        return Draft(self.model, self.statistics, self.recipe, self.kept, samples, exponents=exponents, by_channel=self.by_channel)
+        given = {"exponents": exponents, "by_channel": self.by_channel, "attended": self._attended}
+        return Draft(self.model, self.statistics, self.recipe, self.kept, samples, **given)
 
     @property
     def fixed(self) -> set[str]:

@@ -23,10 +23,11 @@ from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
-from octavo.quantization.int8.draft import Draft, Feeds, Plan
+from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.noise.fidelity import fidelity_of, least_of
-from octavo.quantization.int8.noise.judge import heads_of
+from octavo.quantization.int8.noise.judge import Judge, heads_of
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
+from octavo.quantization.int8.numbers.shifts import Attended
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
@@ -93,7 +94,6 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         images = Images(*(with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out)))
     if images is not None and images.calibration:
         observe_sizes(ready, images.calibration[0])
-    maps = any(is_map(value) for value in heads)
     judge = judge_of(ready, heads, images.held_out, images.boxes) if images is not None and images.held_out else None
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
@@ -101,20 +101,21 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(heads, recipe.effort)
 
     observed = statistics.widened(_channels(ready))
+    attended = _attended(ready, judge, images)
 
     def make(way: Way) -> Draft:
         nonlocal observed
-        draft = Draft(ready, observed, way.recipe, kept, images.calibration if images else (), by_channel=way.by_channel)
+        seen = images.calibration if images else ()
+        draft = Draft(ready, observed, way.recipe, kept, seen, by_channel=way.by_channel, attended=attended)
         # What one draft had to look at holds for all of the same graph.
         observed = draft.statistics
         return draft
 
-    chosen = chosen_way(make, recipe, judge, maps, bound)
+    chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound)
     draft, whole, noise = chosen.draft, chosen.plan, chosen.noise
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
     placing = Placing(draft, whole, prices)
-    objects = isinstance(judge, ObjectJudge)
     wanted = 10 ** (-bound / 10)
     alone: Noise | None = None
     if judge is not None:
@@ -139,7 +140,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
             noise, plan = settled.noise, settled.plan
             record |= settled.record(bound)
-        record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if objects else {})
+        record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
@@ -189,6 +190,13 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     if not heads:
         raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
     return Begun(complete, choosers, ready, heads, kept)
+
+
+def _attended(model: ir.Model, judge: Judge | None, images: Images | None) -> Attended:
+    """How much each place of heads counts on the calibration images that shifts are measured on."""
+    if judge is None or images is None or not images.calibration:
+        return {}
+    return judge.on(model, images.calibration[:SHIFTED]).attended()
 
 
 def _in_file(decision: Decision, halves: Collection[str]) -> Decision:

@@ -64,6 +64,10 @@ class Judge(ABC):
         other._hold(other._results(model))
         return other
 
+    def attended(self) -> dict[str, list[np.ndarray]]:
+        """Of heads of which not all places count alike, how much each does: by head, for each sample, with one channel."""
+        return {}
+
     @abstractmethod
     def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
         """Take in FP32's heads on each sample."""

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from octavo.graph.protos import leading_to, names_read, part_of
 from octavo.quantization.int8.noise.judge import HeadJudge, Judge, as_bytes, with_outputs
+from octavo.quantization.int8.noise.places import Places
 from octavo.runtime.session import Session
 
 __all__ = ["BoxReader", "ObjectJudge", "judge_of"]
@@ -81,6 +82,7 @@ class ObjectJudge(Judge):
     ) -> None:
         self._tail, self._boxes = tail, boxes
         self._weight = 0.0
+        self._places: Places | None = None
         super().__init__(model, heads, samples)
 
     @property
@@ -94,12 +96,20 @@ class ObjectJudge(Judge):
     def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
         self._true = []
         for heads, feeds in zip(results, self.samples, strict=True):
+            self._shapes = {name: np.shape(heads[name]) for name in self.heads}
             found = self._read(heads, feeds)
             self._true.append(_Rows(found[0], *_best(found[1])) if found is not None else None)
         if not self._weight:
             # What an image has to lose, on average over all images: some of them are held against that, too.
             held = [float(rows.best[rows.best > SURE].sum(dtype=np.float64)) for rows in self._true if rows is not None]
             self._weight = float(np.mean(held or [0.0]))
+
+    def attended(self) -> dict[str, list[np.ndarray]]:
+        """Each place of a head counts by the scores of the sure rows that it makes."""
+        if self._places is None:
+            feeds = self.samples[0]
+            self._places = Places.of(self._shapes, lambda heads: self._read(heads, feeds))
+        return self._places.weights([(rows.best > SURE) * rows.best for rows in self._true if rows is not None])
 
     def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
         """Expected share of AP lost by each image, of what all have on average."""

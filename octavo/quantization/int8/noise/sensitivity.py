@@ -20,7 +20,7 @@ from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.switches import LAYER, READ, TENSOR, FloatGraph, Key, Stretch
 from octavo.quantization.int8.numbers.qparams import QParams
-from octavo.quantization.int8.numbers.shifts import own_shifts
+from octavo.quantization.int8.numbers.shifts import before_heads, own_shifts
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import CARRIERS, Unit
@@ -155,8 +155,9 @@ def _measured(
     model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mapping[str, np.ndarray]], sets: Sequence[Sequence[Key]]
 ) -> list[float]:
     # What biases take back of the rounding of each tensor; noise is what is left.
-    shifts = own_shifts(model, list(plan.reasons), plan.scales, samples) if plan.taken else {}
-    judge = judge.on(model, samples)
+    judge, units = judge.on(model, samples), list(plan.reasons)
+    attended = before_heads(units, judge.attended())
+    shifts = own_shifts(model, units, plan.scales, samples, attended) if plan.taken else {}
     found = dict(_noise(FloatGraph(model, plan, shifts, judge.heads), sets, judge, samples))
     return [found[place] for place in range(len(sets))]
 

@@ -6,11 +6,15 @@ the next layer adds these up over its inputs, and what comes out is no noise but
 one weighted layer and the next is measured on FP32's values, so that no shift is counted twice: what a layer takes back, the next
 one does not see (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", 2019, have the same for
 weights; NNCF's fast bias correction is its measured form).
+
+Before a detector's heads the mean is that of background, which is nearly all of an image and of which nothing is read: what all
+places shift on average is not what happens where an object is, and taken back there it is a shift (a tenth of a logit of YOLOv5n's
+large objects, by one tensor). There places count by the scores of the objects that are found at them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +27,16 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import ACTIVATIONS, Unit, readers
 from octavo.runtime.session import Session
 
-__all__ = ["Known", "OwnShift", "own_shifts", "rounding_shifts"]
+__all__ = ["Attended", "Known", "OwnShift", "before_heads", "own_shifts", "rounding_shifts"]
 
 # The opset in which ReduceMean takes its axes as an input.
 _AXES_AS_INPUT = 18
 _ROUNDED = "octavo.rounded"
+# Sums of scores from which on the places of objects say what shifts there.
+_SEEN = 10.0
 
+# Of a tensor's places how much each counts, float32 of the tensor's shape with one channel, on each of some images.
+Attended = Mapping[str, Sequence[np.ndarray]]
 # A set of roundings: tensor, and its scale and zero point as bytes.
 _Roundings = frozenset[tuple[str, bytes, bytes]]
 # What was measured before: (tensor, all roundings since the weighted layers before it) to its shift.
@@ -40,7 +48,9 @@ def rounding_shifts(
     units: Sequence[Unit],
     scales: Mapping[str, QParams],
     samples: Iterable[Mapping[str, np.ndarray]],
+    *,
     known: Known | None = None,
+    attended: Attended | None = None,
 ) -> dict[str, np.ndarray]:
     """E[rounded x - x] per channel of what each weighted layer reads.
 
@@ -52,6 +62,7 @@ def rounding_shifts(
         scales: of the tensors that are quantized.
         samples: feeds of some images.
         known: shifts of the same model and samples, which are not measured again; what is measured is added.
+        attended: of some tensors how much each place counts on each sample; elsewhere all count alike.
 
     Returns:
         Tensor name to float64, one a channel (axis 1 of images, the last axis of anything else); tensors that are not rounded are
@@ -61,7 +72,7 @@ def rounding_shifts(
     known = {} if known is None else known
     keys = {name: (name, graph.roundings[name]) for name in graph.read}
     graph.read = {name: value for name, value in graph.read.items() if keys[name] not in known}
-    known |= {keys[name]: shift for name, shift in _means(graph, samples).items()}
+    known |= {keys[name]: shift for name, shift in _means(graph, samples, attended or {}).items()}
     return {name: known[key] for name, key in keys.items() if key in known}
 
 
@@ -80,7 +91,11 @@ class OwnShift:
 
 
 def own_shifts(
-    model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams], samples: Iterable[Mapping[str, np.ndarray]]
+    model: ir.Model,
+    units: Sequence[Unit],
+    scales: Mapping[str, QParams],
+    samples: Iterable[Mapping[str, np.ndarray]],
+    attended: Attended | None = None,
 ) -> dict[str, OwnShift]:
     """The same of every quantized tensor, of its own rounding alone; behind the activation, where one alone reads the tensor."""
     graph = _Beside(model, [], scales)
@@ -97,7 +112,31 @@ def own_shifts(
             graph.rounded[value.name] = graph.through(unit, value.name, protos)
         graph.read[value.name] = last
         behind[value.name] = last.name
-    return {name: OwnShift(behind[name], shift) for name, shift in _means(graph, samples).items()}
+    return {name: OwnShift(behind[name], shift) for name, shift in _means(graph, samples, attended or {}).items()}
+
+
+def before_heads(units: Sequence[Unit], attended: Attended) -> Attended:
+    """From how much each place of heads counts to the same of the tensors that they, and nothing else, read.
+
+    Args:
+        units: all units of a graph.
+        attended: by head, the outputs of layers; those whose input is of another size are left out, and so is what too little is
+            found on.
+    """
+    found: dict[str, list[np.ndarray]] = {}
+    makers = {unit.outputs[0].name: unit for unit in units if unit.kind == "linear"}
+    by_node = {node: unit for unit in units for node in unit.nodes}
+    for head, weights in attended.items():
+        unit = makers.get(head)
+        if unit is None or sum(float(each.sum()) for each in weights) < _SEEN:
+            continue
+        value = unit.inputs[0]
+        alone = all(by_node[reader].outputs[0].name in attended for reader in readers(value) if reader in by_node)
+        same = value.shape is not None and list(value.shape)[2:] == list(weights[0].shape)[2:]
+        if alone and same and not value.is_graph_output():
+            before = found.get(value.name or "")
+            found[value.name or ""] = weights if before is None else [a + b for a, b in zip(before, weights, strict=True)]
+    return found
 
 
 def _activations(units: Sequence[Unit]) -> dict[ir.Value, Unit]:
@@ -113,18 +152,19 @@ def _activations(units: Sequence[Unit]) -> dict[ir.Value, Unit]:
     return found
 
 
-def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]], attended: Attended) -> dict[str, np.ndarray]:
     wanted = graph.shifted()
     if not wanted:
         return {}
-    session = Session(graph.written(), optimization="basic")
-    sums = dict.fromkeys(wanted, 0.0)
-    count = 0
-    for feeds in samples:
-        found = session.run(dict(feeds), list(wanted.values()))
+    weights = {name: attended[value.name] for name, value in graph.read.items() if value.name in attended}
+    session = Session(graph.written(set(weights)), optimization="basic")
+    sums, counts = dict.fromkeys(wanted, 0.0), dict.fromkeys(wanted, 0.0)
+    for place, feeds in enumerate(samples):
+        own = {name: of_images[place] for name, of_images in weights.items()}
+        found = session.run({**feeds, **{f"{wanted[name]}.weights": weight for name, weight in own.items()}}, list(wanted.values()))
         sums = {name: total + found[wanted[name]].astype(np.float64) for name, total in sums.items()}
-        count += 1
-    return {name: total / count for name, total in sums.items()} if count else {}
+        counts = {name: count + (own[name].sum(dtype=np.float64) if name in own else 1) for name, count in counts.items()}
+    return {name: total / counts[name] for name, total in sums.items() if counts[name]}
 
 
 class _Beside:
@@ -152,13 +192,20 @@ class _Beside:
         """Tensor name to the output that holds its shift."""
         return {name: f"{_ROUNDED}.{place}.shift" for place, name in enumerate(self.read)}
 
-    def written(self) -> bytes:
+    def written(self, weighted: Collection[str]) -> bytes:
+        """The graph that puts shifts out; of those `weighted` the sums, each place times an input's."""
         graph = self.proto.graph
         for name, target in self.shifted().items():
             value = self.read[name]
             rank = len(value.shape or ())
             axes = [axis for axis in range(rank) if axis != (1 if rank > 2 else rank - 1)] if rank != 3 else [0, 1]
             self.nodes.append(helper.make_node("Sub", [self.rounded[name], value.name], [f"{target}.each"]))
+            if name in weighted:
+                graph.input.append(helper.make_tensor_value_info(f"{target}.weights", TensorProto.FLOAT, [None] * rank))
+                self.nodes.append(helper.make_node("Mul", [f"{target}.each", f"{target}.weights"], [f"{target}.weighed"]))
+                self.constants.append(numpy_helper.from_array(np.array(axes, np.int64), f"{target}.axes"))
+                self.nodes.append(helper.make_node("ReduceSum", [f"{target}.weighed", f"{target}.axes"], [target], keepdims=0))
+                continue
             reads, settings = [f"{target}.each"], {"axes": axes}
             if self.opset >= _AXES_AS_INPUT:
                 self.constants.append(numpy_helper.from_array(np.array(axes, np.int64), f"{target}.axes"))
