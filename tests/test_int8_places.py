@@ -94,6 +94,19 @@ def test_a_detector_s_judge_tells_where_its_objects_are(model):
     assert HeadJudge(model, judge.heads, feeds).attended() == {}
 
 
+def test_of_images_of_several_sizes_no_place_is_told():
+    """Rows stand elsewhere on each; the judge itself does not mind."""
+    model = prepared(inferred(grid_detector()), 0)
+    feeds = [{"image": scene(seed)} for seed in range(6)]
+    reader = row_reader(Detection(name="detection"), "image")
+    judge = judge_of(model, heads_of(units_of(model)), feeds, reader)
+    small = [{"image": np.ascontiguousarray(each["image"][:, :, : SIDE // 2])} for each in feeds]
+    assert judge.attended().keys() == set(judge.heads)
+    other = judge.on(model, small).attended()
+    assert {weights[0].shape[2] * 2 for weights in other.values()} == {weights[0].shape[2] for weights in judge.attended().values()}
+    assert judge.on(model, [*small, *feeds]).attended() == {}
+
+
 def two_heads(also: str = "") -> ir.Model:
     """Two 1x1 heads on one tensor, and one of 3x3 in steps of two."""
     random = np.random.default_rng(3)

@@ -82,7 +82,8 @@ class ObjectJudge(Judge):
     ) -> None:
         self._tail, self._boxes = tail, boxes
         self._weight = 0.0
-        self._places: Places | None = None
+        # By the heads' shapes; what is made of the same judge for other images shares it.
+        self._places: dict[tuple[tuple[int, ...], ...], Places] = {}
         super().__init__(model, heads, samples)
 
     @property
@@ -94,9 +95,9 @@ class ObjectJudge(Judge):
         return self._weight * len(self._true) >= _ENOUGH and sure <= _SHARE * sum(len(rows.best) for rows in self._true)
 
     def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
-        self._true = []
+        self._true, self._shapes = [], set()
         for heads, feeds in zip(results, self.samples, strict=True):
-            self._shapes = {name: np.shape(heads[name]) for name in self.heads}
+            self._shapes.add(tuple(np.shape(heads[name]) for name in self.heads))
             found = self._read(heads, feeds)
             self._true.append(_Rows(found[0], *_best(found[1])) if found is not None else None)
         if not self._weight:
@@ -106,10 +107,15 @@ class ObjectJudge(Judge):
 
     def attended(self) -> dict[str, list[np.ndarray]]:
         """Each place of a head counts by the scores of the sure rows that it makes."""
-        if self._places is None:
+        rows = [rows for rows in self._true if rows is not None]
+        if len(self._shapes) != 1 or len(rows) < len(self._true):
+            # Images of several sizes.
+            return {}
+        (shapes,) = self._shapes
+        if shapes not in self._places:
             feeds = self.samples[0]
-            self._places = Places.of(self._shapes, lambda heads: self._read(heads, feeds))
-        return self._places.weights([(rows.best > SURE) * rows.best for rows in self._true if rows is not None])
+            self._places[shapes] = Places.of(dict(zip(self.heads, shapes, strict=True)), lambda heads: self._read(heads, feeds))
+        return self._places[shapes].weights([(each.best > SURE) * each.best for each in rows])
 
     def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
         """Expected share of AP lost by each image, of what all have on average."""
