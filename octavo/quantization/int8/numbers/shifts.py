@@ -156,7 +156,10 @@ def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]], attended
     wanted = graph.shifted()
     if not wanted:
         return {}
-    weights = {name: attended[value.name] for name, value in graph.read.items() if value.name in attended}
+    samples = list(samples)
+    known = {name: attended[value.name][: len(samples)] for name, value in graph.read.items() if value.name in attended}
+    # Objects may all be on images that are not looked at here: all places count alike then, as where there are none.
+    weights = {name: of_images for name, of_images in known.items() if any(each.any() for each in of_images)}
     session = Session(graph.written(set(weights)), optimization="basic")
     sums, counts = dict.fromkeys(wanted, 0.0), dict.fromkeys(wanted, 0.0)
     for place, feeds in enumerate(samples):
