@@ -31,6 +31,7 @@ from octavo.runtime.benchmark import latencies
 from octavo.runtime.host import fingerprint
 from octavo.runtime.providers import PROVIDERS
 from octavo.runtime.session import Session
+from views import chosen_views
 
 # Images that a conversion is verified on, as in the stage.
 SAMPLES = 8
@@ -66,7 +67,7 @@ def main() -> None:
         sessions = {FP32: Session(found.file)} | {
             f"{tool}'s": Session(path, provider=given.provider) for tool, path in files.items()
         }
-        for tool, metrics in accuracy(found, sessions, limit=given.limit).items():
+        for tool, metrics in accuracy(found, sessions, limit=given.limit, views=chosen_views(given.views)).items():
             rows.get(tool.removesuffix("'s"), {}).update(metrics)
         for tool, figures in _timed(found, files, given.provider, batches, given.rounds).items():
             rows[tool] |= figures
