@@ -1,4 +1,4 @@
-"""1x1 Convs in INT8 whose SiLU or HardSwish computes in float on the rows that they then write."""
+"""1x1 Convs in INT8 whose SiLU, HardSwish or Gelu computes in float on the rows that they then write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import Prices, estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.structure.placement import place
-from octavo.quantization.int8.structure.rows import activated, joined, row_activations
+from octavo.quantization.int8.structure.rows import activated, joined, placed_by_time, row_activations
 from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.noise import sqnr_db
@@ -36,7 +36,13 @@ RECIPE = {"method": "minmax", "placement": "all", "repair": False}
 
 
 def bottleneck(
-    *, activation: str = "silu", kernel: int = 1, group: int = 1, also: str = "", side: int | str = SIDE, batch: int | str = 1
+    *,
+    activation: str = "silu",
+    kernel: int = 1,
+    group: int = 1,
+    also: str = "",
+    side: int | str = SIDE,
+    batch: int | str = 1,
 ) -> ir.Model:
     """A stem, two layers of one image with activations, their Concat, and a layer behind that; `left` is the one that varies."""
     he = partial(graphs.he, np.random.default_rng(3))
@@ -68,7 +74,7 @@ def bottleneck(
     elif also == "reader":
         nodes.append(oh.make_node("Neg", ["l"], ["z"], "z"))
         outputs.append("z")
-    return network(nodes, tensors, outputs, inputs={"x": [batch, 3, side, side]})
+    return network(nodes, tensors, outputs, inputs={"x": [batch, 3, side, side]}, opset=20 if activation == "Gelu" else 18)
 
 
 def _activation(kind: str, name: str) -> list[onnx.NodeProto]:
@@ -95,6 +101,7 @@ def quantized(model: ir.Model, **recipe: object):
     [
         pytest.param({}, ["left", "right"], id="1x1 and SiLU"),
         pytest.param({"activation": "HardSwish"}, ["left", "right"], id="1x1 and HardSwish"),
+        pytest.param({"activation": "Gelu"}, ["left", "right"], id="1x1 and Gelu"),
         pytest.param({"activation": "Relu"}, [], id="a Relu is in the kernel"),
         pytest.param({"activation": "LeakyRelu"}, [], id="LeakyRelu is one table"),
         pytest.param({"kernel": 3}, ["right"], id="3x3 has no Gemm"),
@@ -109,9 +116,13 @@ def test_which_layers_have_an_activation_on_rows(model, found):
     assert [layer.name for layer in row_activations(units).values()] == found
 
 
-@pytest.mark.parametrize("activation", ["silu", "HardSwish"])
+# What makes an activation float: a Gelu is anyway.
+KEPT = {"silu": ["Sigmoid", "Mul"], "HardSwish": ["HardSwish"], "Gelu": []}
+
+
+@pytest.mark.parametrize("activation", KEPT)
 def test_a_float_activation_reads_rows_and_what_stands_behind_it_is_int8(tmp_path, activation):
-    kept = ["Sigmoid", "Mul"] if activation == "silu" else [activation]
+    kept = KEPT[activation]
     model = bottleneck(activation=activation)
     result = quantized(model, keep_float=kept)
     kernels = [node.op_type for node in optimized(result.model, tmp_path).graph.node]
@@ -142,7 +153,7 @@ def test_fewer_roundings_make_less_noise():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    activation=st.sampled_from(["silu", "HardSwish"]),
+    activation=st.sampled_from(list(KEPT)),
     batch=st.sampled_from([1, "N"]),
     side=st.sampled_from([SIDE, "S"]),
     float_too=st.booleans(),
@@ -150,8 +161,7 @@ def test_fewer_roundings_make_less_noise():
 def test_rows_of_any_batch_and_size(activation, batch, side, float_too):
     """Open sizes too; with the Concat in float, activations are read both as codes and as they are."""
     model = bottleneck(activation=activation, batch=batch, side=side)
-    kept = ["lg", "lo", "rg", "ro"] if activation == "silu" else ["lo", "ro"]
-    result = quantized(model, keep_float=[*kept, *(["c"] if float_too else [])]).model
+    result = quantized(model, keep_float=[*KEPT[activation], *(["c"] if float_too else [])]).model
     onnx.checker.check_model(ir.to_proto(result), full_check=True)
     assert sum(node.op_type == "Gemm" for node in result.graph) == 3
     for count, edge in ((1, SIDE), (3 if batch == "N" else 1, SIDE if side == SIDE else 2 * SIDE)):
@@ -196,6 +206,22 @@ def test_the_cost_table_times_a_layer_with_its_activation_as_they_are_written():
             + prices.dequantize[layer.inputs[0]]
             + table.moving_ms(unit.outputs[0], to_int8=True)
         )
+
+
+def test_an_activation_that_is_float_anyway_costs_what_it_adds_to_its_layer():
+    model = bottleneck(activation="Gelu")
+    draft = Draft(model, statistics_of(model, images(2)), Int8(method="minmax"), {})
+    plan = draft.plan()
+    pairs = placed_by_time(draft.units, plan.int8)
+    assert [layer.name for layer in pairs.values()] == ["left", "right"]
+    assert not set(pairs) & set(plan.int8)
+    units = [joined(layer, unit) for unit, layer in pairs.items()]
+    table = measure(model, [*plan.int8, *units])
+    prices = measured(draft.units, table, plan.int8)
+    for layer in pairs.values():
+        both, alone = table.units[signature(next(unit for unit in units if unit.name == layer.name))], table.units[signature(layer)]
+        more = both.int8_ms - alone.int8_ms - (both.float_ms - alone.float_ms)
+        assert prices.dequantize[layer.outputs[0]] == pytest.approx(max(0.0, more))
 
 
 UNITS = activated(units_of(prepared(bottleneck())))

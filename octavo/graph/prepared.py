@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.errors import SourceError
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.fold_scale import FoldScalePass
+from octavo.graph.passes.gelu import GELU_OPSET, GeluPass, spells_gelu
 from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
 from octavo.graph.passes.hard_swish import HardSwishPass
+from octavo.graph.passes.layer_norm import LayerNormPass
 from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
-from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
 from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
 
@@ -19,9 +22,11 @@ __all__ = ["prepared"]
 
 
 def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
-    """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset or its own where that is higher."""
-    ready = ir.from_proto(ir.to_proto(model))
-    OpsetUpPass(opset)(ready)
+    """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset, its own or that of a Gelu that it
+    spells out, whichever is highest.
+    """
+    ready = _with_gelu(_copied(model, opset))
+    LayerNormPass()(ready)
     MeanToPoolPass()(ready)
     # Before the sum in it goes into a Conv.
     HardSwishPass()(ready)
@@ -36,3 +41,22 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     FocusToConvPass()(ready)
     ShuffleByOrderPass()(ready)
     return ready
+
+
+def _copied(model: ir.Model, opset: int) -> ir.Model:
+    ready = ir.from_proto(ir.to_proto(model))
+    OpsetUpPass(opset)(ready)
+    ready.ir_version = max(ready.ir_version, ir_version_for(ready, opset))
+    return ready
+
+
+def _with_gelu(ready: ir.Model) -> ir.Model:
+    """The graph with Gelu as one node; as it is where it cannot be converted to an opset that has it."""
+    if not spells_gelu(ready):
+        return ready
+    try:
+        raised = _copied(ready, GELU_OPSET)
+    except SourceError:
+        return ready
+    GeluPass()(raised)
+    return raised

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.arithmetic import is_op, number, replace_last, scaled
 from octavo.graph.passes.folding import is_private
-from octavo.graph.passes.qdq import constant_of
 
 __all__ = ["SWISH", "HardSwishPass", "hard_sigmoid_of"]
 
@@ -68,7 +68,7 @@ def _as_swish(model: ir.Model, node: ir.Node) -> bool:
     found = _product(model, node.outputs[0])
     if found is None or not _fits(found, node) or not np.allclose([found.alpha, found.beta], SWISH, rtol=_CLOSE, atol=0):
         return False
-    _replace(model, node, ir.node("HardSwish", [found.value], name=node.name))
+    replace_last(model, node, ir.node("HardSwish", [found.value], name=node.name))
     return True
 
 
@@ -78,7 +78,7 @@ def _as_gate(model: ir.Model, node: ir.Node) -> bool:
     found = _gate(model, node.outputs[0])
     if found is None or not _fits(found, node):
         return False
-    _replace(model, node, ir.node("HardSigmoid", [found.value], {"alpha": found.alpha, "beta": found.beta}, name=node.name))
+    replace_last(model, node, ir.node("HardSigmoid", [found.value], {"alpha": found.alpha, "beta": found.beta}, name=node.name))
     return True
 
 
@@ -92,12 +92,12 @@ def _fits(found: _Gate, node: ir.Node) -> bool:
 def _product(model: ir.Model, value: ir.Value) -> _Gate | None:
     """A gate times what it reads, and maybe a constant."""
     node = value.producer()
-    scaled = _scaled(node)
-    if scaled is not None:
-        inner, factor = scaled
+    product = scaled(node)
+    if product is not None:
+        inner, factor = product
         found = _product(model, inner) if is_private(model, inner) else None
         return None if found is None else replace(found, factor=found.factor * factor)
-    if _is(node, "Mul"):
+    if is_op(node, "Mul"):
         for place in (0, 1):
             found = _gate(model, node.inputs[place]) if is_private(model, node.inputs[place]) else None
             if found is not None and found.value is node.inputs[1 - place]:
@@ -107,63 +107,21 @@ def _product(model: ir.Model, value: ir.Value) -> _Gate | None:
 
 def _gate(model: ir.Model, value: ir.Value) -> _Gate | None:
     node = value.producer()
-    if _is(node, "HardSigmoid"):
+    if is_op(node, "HardSigmoid"):
         return _Gate(node.inputs[0], *hard_sigmoid_of(node))
-    scaled = _scaled(node)
-    if scaled is not None:
-        inner, factor = scaled
+    product = scaled(node)
+    if product is not None:
+        inner, factor = product
         found = _gate(model, inner) if is_private(model, inner) else None
         return None if found is None else replace(found, factor=found.factor * factor)
-    if not _is(node, "Clip") or len(node.inputs) < 3 or not is_private(model, node.inputs[0]):
+    if not is_op(node, "Clip") or len(node.inputs) < 3 or not is_private(model, node.inputs[0]):
         return None
-    low, high = (_number(bound) for bound in node.inputs[1:3])
+    low, high = (number(bound) for bound in node.inputs[1:3])
     sum_ = node.inputs[0].producer()
-    if low != 0 or high is None or not 0 < high < np.inf or not _is(sum_, "Add"):
+    if low != 0 or high is None or not 0 < high < np.inf or not is_op(sum_, "Add"):
         return None
     for place in (0, 1):
-        shift = _number(sum_.inputs[1 - place])
-        if shift is not None and 0 < shift < np.inf and _number(sum_.inputs[place]) is None:
+        shift = number(sum_.inputs[1 - place])
+        if shift is not None and 0 < shift < np.inf and number(sum_.inputs[place]) is None:
             return _Gate(sum_.inputs[place], 1 / high, shift / high, high)
     return None
-
-
-def _scaled(node: ir.Node | None) -> tuple[ir.Value, float] | None:
-    """What a Mul or Div multiplies with a constant, and the factor."""
-    if _is(node, "Div"):
-        divisor = _number(node.inputs[1])
-        return (node.inputs[0], 1 / divisor) if divisor else None
-    if _is(node, "Mul"):
-        for place in (0, 1):
-            factor = _number(node.inputs[1 - place])
-            if factor is not None:
-                return node.inputs[place], factor
-    return None
-
-
-def _is(node: ir.Node | None, op_type: str) -> bool:
-    return node is not None and node.op_type == op_type and node.domain in ("", "ai.onnx")
-
-
-def _number(value: ir.Value | None) -> float | None:
-    """A float32 constant of one element; None for anything else."""
-    array = constant_of(value)
-    if array is None or array.dtype != np.float32 or array.size != 1:
-        return None
-    return float(array.reshape(()))
-
-
-def _replace(model: ir.Model, node: ir.Node, new: ir.Node) -> None:
-    """A node for another, and what only led to it goes."""
-    old, made = node.outputs[0], new.outputs[0]
-    made.dtype, made.shape = old.dtype, old.shape
-    ahead = [value.producer() for value in node.inputs if value is not None and value is not new.inputs[0]]
-    # The tensor keeps its name: statistics are found by it.
-    name, made.name = old.name, None
-    ir.convenience.replace_nodes_and_values(model.graph, node, [node], [new], [old], [made])
-    made.name = name
-    while ahead:
-        gone = ahead.pop()
-        if gone is None or gone.graph is None or any(list(value.uses()) or value.is_graph_output() for value in gone.outputs):
-            continue
-        ahead += [value.producer() for value in gone.inputs if value is not None]
-        model.graph.remove(gone, safe=True)

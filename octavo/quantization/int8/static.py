@@ -35,7 +35,7 @@ from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.placement import decisions_of
-from octavo.quantization.int8.structure.rows import joined, row_activations
+from octavo.quantization.int8.structure.rows import joined, placed_by_time
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, is_map, units_of
@@ -226,8 +226,7 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
 
 def _joined(whole: Plan) -> list[Unit]:
     """INT8 layers, each as one with the activation that may compute on its rows."""
-    pairs = row_activations(whole.reasons)
-    return [joined(layer, unit) for unit, layer in pairs.items() if not whole.reasons[unit] and not whole.reasons[layer]]
+    return [joined(layer, unit) for unit, layer in placed_by_time(whole.reasons, whole.int8).items()]
 
 
 def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str]) -> list[Decision]:
@@ -249,6 +248,8 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
             decision = Decision(node.name, node.op_type, "float", "chooses among values, which one rounding may reorder")
         elif decision is None and (parts := [one for one in made.values() if _is_part(one, node, names)]):
             decision = _of_parts(parts)
+        elif decision is None and (one := _became(node, made)) is not None:
+            decision = one
         elif decision is None:
             # In what it was folded into: what it read, else what reads it.
             beside = [value.producer() for value in node.inputs if value is not None]
@@ -258,6 +259,16 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
             decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
         records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
     return records
+
+
+def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
+    """What preparation made one node of several of (Gelu, HardSwish), where a node is one of these: it has the last one's name."""
+    while node.name not in made:
+        following = {use.node for value in node.outputs for use in value.uses()}
+        if len(following) != 1:
+            return None
+        (node,) = following
+    return made[node.name] if made[node.name].op_type != node.op_type else None
 
 
 def _is_part(made: Decision, node: ir.Node, names: Collection[str | None]) -> bool:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.costs import CostTable, is_static
-from octavo.quantization.int8.structure.rows import joined, row_activations
+from octavo.quantization.int8.structure.rows import joined, placed_by_time, row_activations
 from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import Unit, readers
 
@@ -125,12 +125,13 @@ def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]
     rest = {value: _size(value) * _BORDER / 1e6 for value in _inputs(units) if shape_of(value) is None}
     quantize = rest | {value: table.border_ms(value, to_int8=True) for value in values}
     dequantize = _borders_out(units, rest | {value: table.border_ms(value, to_int8=False) for value in values})
-    able = row_activations(units)
-    on_rows = {unit: layer for unit, layer in able.items() if {unit, layer} <= candidates and is_static(joined(layer, unit))}
-    extra = {
-        unit: table.cost(joined(layer, unit)).int8_ms - table.cost(layer).int8_ms - prices[unit][0]
-        for unit, layer in on_rows.items()
-    }
+    able = placed_by_time(units, candidates)
+    on_rows = {unit: layer for unit, layer in able.items() if is_static(joined(layer, unit))}
+    extra = {}
+    for unit, layer in on_rows.items():
+        both, alone = table.cost(joined(layer, unit)), table.cost(layer)
+        # What an activation takes that is float wherever it stands is in no other price.
+        extra[unit] = both.int8_ms - alone.int8_ms - (prices[unit][0] if unit in candidates else both.float_ms - alone.float_ms)
     dequantize |= _behind_layers(extra)
     behind = [value for unit in on_rows for value in unit.outputs if value in quantize]
     quantize |= {value: table.rounding_ms(value, to_int8=True) for value in behind}

@@ -8,7 +8,7 @@ about as long as SiLU on codes, by a table and a product (docs/int8.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -16,10 +16,12 @@ import onnx_ir as ir
 from octavo.graph.nodes import is_pointwise
 from octavo.quantization.int8.structure.units import Unit, readers
 
-__all__ = ["activated", "joined", "row_activations"]
+__all__ = ["activated", "joined", "placed_by_time", "row_activations"]
 
-# Kinds of units whose nodes bend each value by itself and have integer forms that round in between.
-_BENDS = frozenset({"hard_swish", "silu"})
+# Kinds of units whose nodes bend each value by itself and have no integer form.
+_FLOAT = frozenset({"Gelu"})
+# And those that have one, which rounds in between.
+_BENDS = _FLOAT | {"hard_swish", "silu"}
 
 
 def activated(units: Sequence[Unit]) -> list[Unit]:
@@ -45,6 +47,17 @@ def row_activations(units: Iterable[Unit]) -> dict[Unit, Unit]:
     units = list(units)
     by_node = {node: unit for unit in units for node in unit.nodes}
     return {by_node[unit.activation[0]]: unit for unit in units if unit.activation and unit.activation[0] in by_node}
+
+
+def placed_by_time(units: Iterable[Unit], candidates: Collection[Unit]) -> dict[Unit, Unit]:
+    """Of `row_activations`, those where time decides: the layer can be INT8, and the activation, too, or it has no integer form.
+
+    Args:
+        units: all of a graph's.
+        candidates: the units that can be INT8.
+    """
+    pairs = row_activations(units)
+    return {unit: layer for unit, layer in pairs.items() if layer in candidates and (unit in candidates or unit.kind in _FLOAT)}
 
 
 def joined(layer: Unit, activation: Unit) -> Unit:

@@ -1,0 +1,106 @@
+"""What exporters spell out with Erf becomes Gelu again."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.graph.passes.arithmetic import is_op, number, replace_last, scaled
+from octavo.graph.passes.folding import is_private
+
+__all__ = ["GELU_OPSET", "GeluPass", "spells_gelu"]
+
+# The opset that brought Gelu.
+GELU_OPSET = 20
+# Constants are written with six digits or more.
+_CLOSE = 1e-5
+
+
+class GeluPass(ir.passes.InPlacePass):
+    """Rewrite `x / 2 * (1 + Erf(x / sqrt(2)))` as Gelu (arXiv 1606.08415; no approximation by Tanh).
+
+    ONNX Runtime makes one kernel of the five nodes where they stand in a float graph. Behind an INT8 layer each of the two that
+    read x has a DequantizeLinear of its own there, and they run one by one (docs/int8.md has what that takes).
+
+    1. In whatever order the products stand, and the constants with them; those are float32 scalars.
+    2. Nothing but what is rewritten reads what lies between, and x has the rank of the result.
+    3. A model below opset 20 is left alone.
+
+    The result keeps the last node's name and that of its output. Exact up to float rounding.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrite in place; `modified` says whether a node went."""
+        if (model.opset_imports.get("") or 0) < GELU_OPSET:
+            return ir.passes.PassResult(model, False)
+        modified = False
+        # The outermost product first: those within belong to it.
+        for node in reversed(list(model.graph)):
+            value = _curved(model, node) if node.graph is not None else None
+            if value is not None:
+                replace_last(model, node, ir.node("Gelu", [value], name=node.name))
+                modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+def spells_gelu(model: ir.Model) -> bool:
+    """Whether `GeluPass` would find one, were the opset high enough."""
+    return any(_curved(model, node) is not None for node in model.graph)
+
+
+def _curved(model: ir.Model, node: ir.Node) -> ir.Value | None:
+    """The x whose Gelu a node puts out."""
+    if not is_op(node, "Mul") and not is_op(node, "Div"):
+        return None
+    factors, constant = _factors(model, node)
+    for place, sum_ in enumerate(factors):
+        found = _one_and_erf(model, sum_) if len(factors) == 2 else None
+        if found is None:
+            continue
+        value, size = found
+        same = value is factors[1 - place] and value.shape is not None and node.outputs[0].shape is not None
+        if same and len(value.shape) == len(node.outputs[0].shape) and np.isclose(constant * size, 0.5, rtol=_CLOSE, atol=0):
+            return value
+    return None
+
+
+def _factors(model: ir.Model, node: ir.Node) -> tuple[list[ir.Value], float]:
+    """What a tree of products multiplies: values, and all constants as one."""
+    product = scaled(node)
+    if product is not None:
+        inner, constant = product
+        found = _inner_factors(model, inner)
+        return found[0], found[1] * constant
+    if not is_op(node, "Mul"):
+        return [node.outputs[0]], 1.0
+    parts = [_inner_factors(model, value) for value in node.inputs]
+    return [value for values, _ in parts for value in values], math.prod(constant for _, constant in parts)
+
+
+def _inner_factors(model: ir.Model, value: ir.Value) -> tuple[list[ir.Value], float]:
+    maker = value.producer()
+    if maker is None or not is_private(model, value) or not (is_op(maker, "Mul") or is_op(maker, "Div")):
+        return [value], 1.0
+    return _factors(model, maker)
+
+
+def _one_and_erf(model: ir.Model, value: ir.Value) -> tuple[ir.Value, float] | None:
+    """(x, c) of `c + c Erf(x / sqrt(2))`."""
+    sum_ = value.producer()
+    if not is_op(sum_, "Add") or not is_private(model, value):
+        return None
+    for place in (0, 1):
+        one, erf, size = number(sum_.inputs[1 - place]), sum_.inputs[place], 1.0
+        product = scaled(erf.producer())
+        if product is not None and is_private(model, erf):
+            erf, size = product
+        if one is None or not is_op(erf.producer(), "Erf") or not is_private(model, erf):
+            continue
+        inner = erf.producer().inputs[0]
+        product = scaled(inner.producer())
+        if product is None or not is_private(model, inner) or not np.isclose(one, size, rtol=_CLOSE, atol=0):
+            return None
+        return (product[0], one) if np.isclose(product[1], math.sqrt(0.5), rtol=_CLOSE, atol=0) else None
+    return None

@@ -1,0 +1,294 @@
+"""Gelu and LayerNormalization: spelled out by exporters, one node again in what INT8 is made from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import he, network, optimized, run, sqnr, statistics_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.errors import SourceError
+from octavo.graph import prepared as rewriting
+from octavo.graph.passes.gelu import GeluPass, spells_gelu
+from octavo.graph.passes.layer_norm import LayerNormPass
+from octavo.graph.prepared import prepared
+from octavo.params.grammar import Int8
+from octavo.quantization.executed import executed
+from octavo.quantization.int8 import quantize_static
+from octavo.runtime.kernels import optimized_nodes
+
+GENERATOR = np.random.default_rng(7)
+IMAGES = [GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32) * 2 for _ in range(6)]
+WEIGHTS = {
+    "w0": he(GENERATOR, 8, 3, 3, 3),
+    "w1": he(GENERATOR, 8, 8, 3, 3),
+    "w2": he(GENERATOR, 5, 8),
+    "scale": GENERATOR.uniform(0.5, 2, 16).astype(np.float32),
+    "bias": GENERATOR.standard_normal(16).astype(np.float32),
+}
+SQRT_2 = math.sqrt(2)
+STEM = oh.make_node("Conv", ["x", "w0"], ["c"], "stem", pads=[1, 1, 1, 1])
+
+
+def number(value: float, rank: int = 0) -> np.ndarray:
+    return np.full([1] * rank, value, np.float32)
+
+
+def pair(first: str, second: str, swapped: bool) -> list[str]:
+    return [second, first] if swapped else [first, second]
+
+
+@st.composite
+def gelus(draw) -> ir.Model:
+    """x / 2 (1 + Erf(x / sqrt(2))) behind a Conv, its products in any order."""
+    rank = draw(st.sampled_from([0, 1, 4]))
+    swaps = draw(st.lists(st.booleans(), min_size=5, max_size=5))
+    root, half = draw(st.sampled_from(["Div", "Mul"])), draw(st.sampled_from(["Div", "Mul"]))
+    tensors = {
+        "root": number(math.sqrt(2) if root == "Div" else math.sqrt(0.5), rank),
+        "half": number(2 if half == "Div" else 0.5, rank),
+        "one": number(1, rank),
+    }
+
+    def times_half(source: str, target: str) -> onnx.NodeProto:
+        return oh.make_node(half, pair(source, "half", swaps[0] and half == "Mul"), [target], target)
+
+    nodes = [
+        STEM,
+        oh.make_node(root, pair("c", "root", swaps[1] and root == "Mul"), ["d"], "d"),
+        oh.make_node("Erf", ["d"], ["e"], "e"),
+    ]
+    where = draw(st.sampled_from(["behind", "on the sum", "on x", "within"]))
+    if where == "within":
+        tensors["one"] = number(0.5, rank)
+        nodes += [times_half("e", "eh"), oh.make_node("Add", pair("eh", "one", swaps[2]), ["s"], "s")]
+    else:
+        nodes.append(oh.make_node("Add", pair("e", "one", swaps[2]), ["s"], "s"))
+    if where == "on the sum":
+        nodes += [times_half("s", "sh"), oh.make_node("Mul", pair("c", "sh", swaps[3]), ["y"], "last")]
+    elif where == "on x":
+        nodes += [times_half("c", "ch"), oh.make_node("Mul", pair("ch", "s", swaps[3]), ["y"], "last")]
+    elif where == "behind":
+        nodes += [oh.make_node("Mul", pair("c", "s", swaps[3]), ["p"], "p"), times_half("p", "y")]
+    else:
+        nodes.append(oh.make_node("Mul", pair("c", "s", swaps[3]), ["y"], "last"))
+    return network(nodes, WEIGHTS | tensors, ["y"], opset=draw(st.sampled_from([20, 21])))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(gelus())
+def test_every_way_to_spell_gelu_is_one_node(model):
+    truth, last = run(model, {"x": IMAGES[0]}, optimization="off")["y"], model.graph[-1].name
+    assert spells_gelu(model)
+    assert GeluPass()(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert [node.op_type for node in model.graph] == ["Conv", "Gelu"]
+    assert (model.graph[-1].name, model.graph[-1].outputs[0].name) == (last, "y")
+    np.testing.assert_allclose(run(model, {"x": IMAGES[0]})["y"], truth, rtol=1e-5, atol=1e-6)
+    assert not GeluPass()(model).modified
+    assert not spells_gelu(model)
+
+
+def gelu(*, root=SQRT_2, one=1.0, half=0.5, factor="c", rank=0, outputs=("y",), opset=20) -> ir.Model:
+    tensors = {"root": number(root, rank), "one": number(one), "half": number(half)}
+    nodes = [
+        STEM,
+        oh.make_node("Relu", ["c"], ["r"], "relu"),
+        oh.make_node("Div", ["c", "root"], ["d"], "d"),
+        oh.make_node("Erf", ["d"], ["e"], "e"),
+        oh.make_node("Add", ["e", "one"], ["s"], "s"),
+        oh.make_node("Mul", [factor, "s"], ["p"], "p"),
+        oh.make_node("Mul", ["p", "half"], ["y"], "last"),
+    ]
+    return network(nodes, WEIGHTS | tensors, list(outputs), opset=opset)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"root": 1.5},
+        {"one": 2.0},
+        {"half": 1.0},
+        {"factor": "r"},
+        {"rank": 5},
+        {"outputs": ("y", "e")},
+        {"outputs": ("y", "s")},
+        {"outputs": ("y", "p")},
+        {"opset": 19},
+        {"root": 0.0},
+    ],
+)
+def test_what_is_not_gelu_stays(changed):
+    model = gelu(**changed)
+    assert not GeluPass()(model).modified
+    assert [node.op_type for node in model.graph].count("Erf") == 1
+
+
+@st.composite
+def norms(draw) -> ir.Model:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axes of a Conv's output."""
+    opset = draw(st.sampled_from([17, 18]))
+    first = draw(st.sampled_from([2, 3]))
+    axes = list(range(first, 4)) if draw(st.booleans()) else [axis - 4 for axis in range(first, 4)]
+    sizes = [16] * (4 - first)
+    swaps = draw(st.lists(st.booleans(), min_size=4, max_size=4))
+    rank = draw(st.sampled_from([4 - first, 4]))
+    shape = [1] * (rank - len(sizes)) + sizes
+    tensors = {
+        "scale": GENERATOR.uniform(0.5, 2, shape).astype(np.float32),
+        "bias": GENERATOR.standard_normal(shape).astype(np.float32),
+        "epsilon": number(draw(st.sampled_from([1e-5, 1e-6, 0.1]))),
+        "two": number(2),
+        "axes": np.array(axes, np.int64),
+    }
+
+    def mean(source: str, target: str) -> onnx.NodeProto:
+        given = {"axes": axes} if opset < 18 else {}
+        inputs = [source] if opset < 18 else [source, "axes"]
+        return oh.make_node("ReduceMean", inputs, [target], target, keepdims=1, **given)
+
+    twice = draw(st.booleans())
+    nodes = [STEM, mean("c", "m"), oh.make_node("Sub", ["c", "m"], ["d"], "d")]
+    if twice:
+        nodes.append(oh.make_node("Sub", ["c", "m"], ["d2"], "d2"))
+    of = "d2" if twice else "d"
+    nodes.append(oh.make_node(*(("Pow", [of, "two"]) if draw(st.booleans()) else ("Mul", [of, of])), ["q"], "q"))
+    nodes += [
+        mean("q", "v"),
+        oh.make_node("Add", pair("v", "epsilon", swaps[0]), ["ve"], "ve"),
+        oh.make_node("Sqrt", ["ve"], ["r"], "r"),
+    ]
+    if draw(st.booleans()):
+        nodes.append(oh.make_node("Div", ["d", "r"], ["n"], "n"))
+    else:
+        nodes += [oh.make_node("Reciprocal", ["r"], ["o"], "o"), oh.make_node("Mul", pair("d", "o", swaps[1]), ["n"], "n")]
+    nodes += [
+        oh.make_node("Mul", pair("n", "scale", swaps[2]), ["ns"], "ns"),
+        oh.make_node("Add", pair("ns", "bias", swaps[3]), ["y"], "last"),
+    ]
+    return network(nodes, {"w0": WEIGHTS["w0"]} | tensors, ["y"], opset=opset)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(norms())
+def test_every_way_to_spell_a_layer_norm_is_one_node(model):
+    truth = run(model, {"x": IMAGES[0]}, optimization="off")["y"]
+    assert LayerNormPass()(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert [node.op_type for node in model.graph] == ["Conv", "LayerNormalization"]
+    assert (model.graph[-1].name, model.graph[-1].outputs[0].name) == ("last", "y")
+    np.testing.assert_allclose(run(model, {"x": IMAGES[0]})["y"], truth, rtol=1e-4, atol=1e-5)
+    assert not LayerNormPass()(model).modified
+
+
+def norm(
+    *, axes=(-1,), keep=1, power=2.0, square="d", divided="d", scale=(16,), bias=(16,), axes2=None, outputs=("y",), opset=18
+) -> ir.Model:
+    tensors = {
+        "axes": np.array(axes, np.int64),
+        "axes2": np.array(axes if axes2 is None else axes2, np.int64),
+        "two": number(power),
+        "epsilon": number(1e-5),
+        "scale": np.ones(scale, np.float32),
+        "bias": np.ones(bias, np.float32),
+    }
+    nodes = [
+        STEM,
+        oh.make_node("Relu", ["c"], ["other"], "other"),
+        oh.make_node("ReduceMean", ["c", "axes"], ["m"], "m", keepdims=keep),
+        oh.make_node("Sub", ["c", "m"], ["d"], "d"),
+        oh.make_node("Pow", [square, "two"], ["q"], "q"),
+        oh.make_node("ReduceMean", ["q", "axes2"], ["v"], "v"),
+        oh.make_node("Add", ["v", "epsilon"], ["ve"], "ve"),
+        oh.make_node("Sqrt", ["ve"], ["r"], "r"),
+        oh.make_node("Div", [divided, "r"], ["n"], "n"),
+        oh.make_node("Mul", ["n", "scale"], ["ns"], "ns"),
+        oh.make_node("Add", ["ns", "bias"], ["y"], "last"),
+    ]
+    return network(nodes, {"w0": WEIGHTS["w0"]} | tensors, list(outputs), opset=opset)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"axes": [1], "scale": (8, 1, 1), "bias": (8, 1, 1)},
+        {"axes": [2]},
+        {"power": 3.0},
+        {"square": "other"},
+        {"divided": "other"},
+        {"axes2": [-2]},
+        {"scale": (1,)},
+        {"bias": (16, 1)},
+        {"scale": (16, 16)},
+        {"outputs": ("y", "n")},
+        {"outputs": ("y", "v")},
+    ],
+)
+def test_what_is_no_layer_norm_stays(changed):
+    model = norm(**changed)
+    assert not LayerNormPass()(model).modified
+    assert "LayerNormalization" not in {node.op_type for node in model.graph}
+
+
+def classifier(opset: int = 18) -> ir.Model:
+    """A 3x3 Conv, its Gelu spelled out, another one, and classes."""
+    tensors = {"root": number(math.sqrt(2)), "one": number(1), "half": number(0.5)}
+    nodes = [
+        STEM,
+        oh.make_node("Div", ["c", "root"], ["d"], "d"),
+        oh.make_node("Erf", ["d"], ["e"], "e"),
+        oh.make_node("Add", ["e", "one"], ["s"], "s"),
+        oh.make_node("Mul", ["c", "s"], ["p"], "p"),
+        oh.make_node("Mul", ["p", "half"], ["g"], "g"),
+        oh.make_node("Conv", ["g", "w1"], ["b"], "body", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["b"], ["br"], "br"),
+        oh.make_node("GlobalAveragePool", ["br"], ["a"], "a"),
+        oh.make_node("Flatten", ["a"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "w2"], ["y"], "head", transB=1),
+    ]
+    return network(nodes, WEIGHTS | tensors, ["y"], opset=opset)
+
+
+def test_an_int8_network_runs_gelu_as_one_kernel(tmp_path):
+    model = classifier()
+    feeds = [{"x": image} for image in IMAGES]
+    result = quantize_static(model, statistics_of(model, feeds[:5]), Int8(method="minmax", placement="all"))
+    onnx.checker.check_model(ir.to_proto(result.model), full_check=True)
+    kernels = [node.op_type for node in optimized(result.model, tmp_path).graph.node]
+    assert kernels.count("Gelu") == 1
+    assert {"Erf", "Div", "Mul"}.isdisjoint(kernels)
+    assert kernels.count("QLinearConv") == 2
+    assert sqnr(model, result.model, feeds[5:])["y"] > 25
+    decided = {decision.node: decision for decision in result.decisions}
+    parts = [decided[name] for name in ("d", "e", "s", "p", "g")]
+    assert {one.precision for one in parts} == {"float"}, "all five are the one node that is float"
+    assert len({one.reason for one in parts}) == 1
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert not found.unexpected
+
+
+def test_a_graph_that_cannot_be_converted_keeps_its_parts(monkeypatch):
+    class Fails:
+        def __init__(self, opset):
+            self.opset = opset
+
+        def __call__(self, model):
+            if self.opset > (model.opset_imports.get("") or 0):
+                raise SourceError("no", "no")
+
+    monkeypatch.setattr(rewriting, "OpsetUpPass", Fails)
+    ready = prepared(classifier())
+    assert ready.opset_imports[""] == 18
+    assert "Erf" in {node.op_type for node in ready.graph}
+
+
+def test_without_a_gelu_the_opset_stays():
+    assert prepared(norm()).opset_imports[""] == 18
+    assert prepared(classifier()).opset_imports[""] == 20
+    assert "LayerNormalization" in {node.op_type for node in prepared(norm()).graph}
