@@ -276,6 +276,12 @@ class TestImagesWorth:
         assert images_worth(self.wide(1, 1024), 100, 16) == 8
         assert images_worth(self.wide(1, 1024), 30_000, 16) == 1
 
+    def test_masks_need_half_of_them(self):
+        assert images_worth(self.wide(1, 1024), 9_000, 16) == 4
+        assert images_worth(self.wide(1, 1024), 9_000, 16, masks=True) == 2
+        assert images_worth(self.wide(1, 1024), 100, 16, masks=True) == 8
+        assert images_worth(self.wide(1, 1024), 30_000, 16, masks=True) == 1
+
 
 def test_what_shares_a_scale_goes_on_sharing_it():
     tensors = {"stem": he(8, 3, 3, 3), "point": he(8, 8, 1, 1), "head": he(4, 8, 1, 1)}

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from octavo.quantization.int8.noise.fidelity import fidelity_of, least_of
+from octavo.quantization.int8.noise.fidelity import are_masks, fidelity_of, least_of
 
 VECTORS, MASKS, BOXES, HIGH = 25.0, 22.5, 20.0, 26.5
 
@@ -24,6 +24,7 @@ VECTORS, MASKS, BOXES, HIGH = 25.0, 22.5, 20.0, 26.5
 def test_detectors_are_held_to_more_than_masks_and_vectors_to_most(shapes, effort, expected):
     heads = [ir.Value(name=str(place), shape=None if shape is None else ir.Shape(shape)) for place, shape in enumerate(shapes)]
     assert fidelity_of(heads, effort) == expected
+    assert are_masks(heads) == (expected == MASKS)
 
 
 def test_only_boxes_may_do_with_less():

@@ -81,7 +81,7 @@ class Placing:
         self.first = chosen
         return plan
 
-    def alone(self, judge: Judge, by_image: Sequence[float], *, for_repair: bool = True) -> Noise:
+    def alone(self, judge: Judge, by_image: Sequence[float], *, for_repair: bool = True, masks: bool = False) -> Noise:
         """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 8.
 
         Of images ordered by how much noise `whole` makes on them they are taken evenly, from the worst on. One whose values leave
@@ -92,10 +92,11 @@ class Placing:
             judge: of the held-out images.
             by_image: noise of `whole` on each of them.
             for_repair: placements are chosen by it; a record of it takes fewer images.
+            masks: the network answers with masks.
         """
         ranked = sorted(range(len(by_image)), key=by_image.__getitem__, reverse=True)
         at_most = len(ranked) if for_repair else min(_RECORDED, len(ranked))
-        count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), at_most)
+        count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), at_most, masks=masks)
         chosen = [judge.samples[ranked[place * len(ranked) // count]] for place in range(count)]
         return noise_of(self.draft.model, self.whole, judge, chosen)
 

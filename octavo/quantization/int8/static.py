@@ -24,7 +24,7 @@ from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
-from octavo.quantization.int8.noise.fidelity import fidelity_of, least_of
+from octavo.quantization.int8.noise.fidelity import are_masks, fidelity_of, least_of
 from octavo.quantization.int8.noise.judge import Judge, heads_of
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.numbers.shifts import Attended
@@ -119,7 +119,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     wanted = 10 ** (-bound / 10)
     alone: Noise | None = None
     if judge is not None:
-        alone = placing.alone(judge, chosen.by_image, for_repair=recipe.repair and db_of(noise) < bound)
+        alone = placing.alone(judge, chosen.by_image, for_repair=recipe.repair and db_of(noise) < bound, masks=are_masks(heads))
         placing.store(alone, wanted)
     plan = placing.fastest()
     record: dict[str, object] = {}

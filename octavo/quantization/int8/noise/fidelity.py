@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.structure.units import is_map
 
-__all__ = ["fidelity_of", "least_of"]
+__all__ = ["are_masks", "fidelity_of", "least_of"]
 
 VECTORS, MASKS, BOXES = 25.0, 22.5, 20.0
 # What boxes are held to where `BOXES` would be dear; of AP that is 1.6 %.
@@ -32,11 +32,15 @@ def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
         heads: the tensors behind the last weights.
         effort: `default` or `high`.
     """
-    maps = [value for value in heads if is_map(value)]
-    if maps:
-        sizes = {tuple(map(str, value.shape[2:])) for value in maps if value.shape is not None}
-        return BOXES if len(sizes) > 1 else MASKS
+    if any(is_map(value) for value in heads):
+        return MASKS if are_masks(heads) else BOXES
     return HIGH if effort == "high" else VECTORS
+
+
+def are_masks(heads: Sequence[ir.Value]) -> bool:
+    """Whether a network's heads are maps of one size."""
+    maps = [value for value in heads if is_map(value)]
+    return bool(maps) and len({tuple(map(str, value.shape[2:])) for value in maps if value.shape is not None}) <= 1
 
 
 def least_of(bound: float) -> float:

@@ -32,9 +32,12 @@ __all__ = ["IMAGES", "images_worth", "joint_noise", "noise_of", "weights_noise"]
 # Stretches at most, and roundings that are worth a session of their own.
 _STRETCHES, _ROUNDINGS = 12, 16
 # Bytes of tensors that are made to measure each rounding alone, and images that this is done on at most. It takes about .07 s a
-# gigabyte (AMD Zen 3, 2 cores). Masks say with one image what they say with four (CGNet); detectors are better off with more
-# (NanoDet-m's placement, held to 24 dB, is priced at 16.4 ms from two or three and at 14.4 from four or eight).
+# gigabyte (AMD Zen 3, 2 cores). Detectors are better off with more (NanoDet-m's placement, held to 24 dB, is priced at 16.4 ms from
+# two or three images and at 14.4 from four or eight).
 _WORK, IMAGES = 160e9, 8
+# Masks, which many pixels decide, say with one image what they say with four (CGNet) or two (TwinLiteNet: the same placement, 36 s
+# instead of 48): half the work has to do.
+_MASKS = 0.5
 # Multiply-accumulates of the same, a whole run counted for each: about .02 s for 1e9 of them there. That binds networks of many
 # layers and small images (Inception V3, 5.7e9 an image, took 78 s with 8 images), which keep `_FEW` images; YOLOv5n, NanoDet-m and
 # MobileNetV2 have as many as their bytes allow.
@@ -43,11 +46,18 @@ _MACS, _FEW = 1.2e12, 2
 _AT_ONCE = 4
 
 
-def images_worth(model: ir.Model, roundings: int, at_most: int) -> int:
-    """On how many images so many roundings can be measured within bounds of work: 1 to 8, and no more than there are."""
+def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool = False) -> int:
+    """On how many images so many roundings can be measured within bounds of work: 1 to 8, and no more than there are.
+
+    Args:
+        model: FP32, as prepared for INT8.
+        roundings: how many.
+        at_most: images that there are.
+        masks: it answers with masks.
+    """
     macs = sum(macs_of(node, _shape) or 0 for node in model.graph)
     few = max(_FEW, int(_MACS / max(1, roundings * macs)))
-    return images_within(model, _WORK / roundings, min(IMAGES, few, at_most))
+    return images_within(model, _WORK * (_MASKS if masks else 1) / roundings, min(IMAGES, few, at_most))
 
 
 def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
