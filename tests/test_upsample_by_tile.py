@@ -6,7 +6,7 @@ import numpy as np
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import optimized
+from graphs import optimized, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized import Parts, held_to_the_bit
@@ -60,6 +60,24 @@ def test_any_whole_factors_give_the_same_codes(attributes, factors, image, by_si
     ]
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    attributes=st.sampled_from(REPEATS),
+    factors=st.tuples(st.integers(1, 5), st.integers(1, 5)).filter(lambda pair: max(pair) > 1),
+    image=st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6)),
+    open_sides=st.sampled_from([("h", "w"), ("h", None), (None, "w")]),
+)
+def test_open_sizes_too(attributes, factors, image, open_sides):
+    channels, *sides = image
+    parts = Parts(["n", channels, *(name or side for name, side in zip(open_sides, sides, strict=True))])
+    model = parts.model(resize(parts, "x.code", scales=[1, 1, *factors], **attributes))
+    rewritten = held_to_the_bit(UpsampleByTilePass(), model, Parts([2, *image]).image())
+    assert "Resize" not in ops(rewritten)
+    larger = [side if name is None else side + 3 for name, side in zip(open_sides, sides, strict=True)]
+    (got,) = run(rewritten, {"x": Parts([1, channels, *larger]).image()}).values()
+    assert list(got.shape) == [1, channels, *(side * factor for side, factor in zip(larger, factors, strict=True))]
+
+
 def test_no_transposes_are_left_between_integer_kernels(tmp_path: Path):
     parts = Parts(["n", 8, 6, 7])
     first = parts.op("Conv", [parts.read("x.code"), parts.weights("v", 16, 8, 1, 1)], "first")
@@ -82,7 +100,8 @@ LEFT = {
     "channels": {"scales": [1, 2, 2, 2]},
     "as it is": {"scales": [1, 1, 1, 1]},
     "some axes": {"axes": [2, 3], "scales": [2, 2]},
-    "unknown side": {},
+    "sizes for an unknown side": {"scales": None, "sizes": [1, 3, 16, 16]},
+    "unknown channels": {},
     "another scale": {},
     "read twice": {},
 }
@@ -90,7 +109,7 @@ LEFT = {
 
 @pytest.mark.parametrize("odd", LEFT)
 def test_left_alone(odd):
-    parts = Parts([1, 3, "h" if odd == "unknown side" else 8, 8])
+    parts = Parts([1, "c" if odd == "unknown channels" else 3, "h" if odd == "sizes for an unknown side" else 8, 8])
     attributes = {"scales": [1, 1, 2, 2]} | LEFT[odd]
     code = resize(parts, "x.code", **attributes)
     outputs = [code]

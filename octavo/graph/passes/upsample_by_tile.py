@@ -21,7 +21,8 @@ class UpsampleByTilePass(NodePass):
     both sides, because that is their layout.
 
     1. Q and DQ have the same uint8 scale and zero point; nobody else reads the Resize.
-    2. x is 4-D with known channels, height and width; scales, or sizes, are constant and whole multiples of height and width.
+    2. x is 4-D with known channels; scales are constant and whole, or sizes are, and whole multiples of a known height and width.
+       Where height or width is open, the shape behind is worked out while the graph runs (Shape and Mul, some microseconds).
     3. Output i is input floor(i / factor): coordinates `asymmetric` with rounding `floor`, or `half_pixel` and `pytorch_half_pixel`
        with a `round_prefer` rounding, which for whole factors never meets a tie.
     4. Anything else is left alone: align_corners, `axes`, a region of interest, linear, cubic.
@@ -54,14 +55,14 @@ def _repeats(node: ir.Node) -> bool:
 
 
 def _factors(node: ir.Node, shape: list[object] | None) -> tuple[int, int] | None:
-    if shape is None or len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
+    if shape is None or len(shape) != 4 or not isinstance(shape[1], int):
         return None
     given = [constant_of(value) for value in node.inputs[2:]]
     scales = given[0] if given else None
     sizes = given[1] if len(given) > 1 else None
     if scales is not None and scales.size == 4:
         factors = scales.astype(np.float64)
-    elif sizes is not None and sizes.size == 4:
+    elif sizes is not None and sizes.size == 4 and all(isinstance(size, int) for size in shape[1:]):
         factors = np.array([1.0, *(sizes[1:] / np.array(shape[1:], np.float64))])
         if sizes[0] != shape[0]:
             return None
@@ -75,24 +76,31 @@ def _factors(node: ir.Node, shape: list[object] | None) -> tuple[int, int] | Non
 def _by_tiles(model: ir.Model, node: ir.Node, before: Quantized, after: ir.Node, factors: tuple[int, int]) -> None:
     _, channels, height, width = shape_of_codes(before.codes)
     down, right = factors
-    # 0 copies the batch's size.
-    row = np.array([0, height, 1, width * right * channels], np.int64)
-    image = np.array([0, height * down, width * right, channels], np.int64)
-    steps = [
-        ("Transpose", {"perm": list(_LAST)}, None),
-        ("Tile", {}, np.array([1, 1, 1, right], np.int64)),
-        ("Reshape", {}, row),
-        ("Tile", {}, np.array([1, 1, down, 1], np.int64)),
-        ("Reshape", {}, image),
-        ("Transpose", {"perm": list(_FIRST)}, None),
-    ]
-    value, made = before.codes, []
-    for place, (op_type, attributes, constant) in enumerate(steps):
-        name = f"{node.name}.tile{place}"
-        inputs = [value] if constant is None else [value, new_constant(model, f"{name}.by", constant)]
-        made.append(ir.node(op_type, inputs, attributes, name=name))
+    made: list[ir.Node] = []
+
+    def step(op_type: str, inputs: list[ir.Value], dtype: ir.DataType = ir.DataType.UINT8, **attributes: object) -> ir.Value:
+        made.append(ir.node(op_type, inputs, attributes, name=f"{node.name}.tile{len(made)}"))
         value = made[-1].outputs[0]
-        value.name, value.dtype = f"{name}.out", ir.DataType.UINT8
+        value.name, value.dtype = f"{made[-1].name}.out", dtype
+        return value
+
+    def constant(kind: str, *numbers: int) -> ir.Value:
+        return new_constant(model, f"{node.name}.{kind}", np.array(numbers, np.int64))
+
+    pixels = step("Transpose", [before.codes], perm=list(_LAST))
+    wide = step("Tile", [pixels, constant("columns", 1, 1, 1, right)])
+    if isinstance(height, int) and isinstance(width, int):
+        # 0 copies the batch's size.
+        row, image = (
+            constant("row", 0, height, 1, width * right * channels),
+            constant("image", 0, height * down, width * right, channels),
+        )
+    else:
+        shape = step("Shape", [pixels], ir.DataType.INT64)
+        row = constant("row", 0, 0, 1, -1)
+        image = step("Mul", [shape, constant("factors", 1, down, right, 1)], ir.DataType.INT64)
+    tall = step("Tile", [step("Reshape", [wide, row]), constant("rows", 1, 1, down, 1)])
+    value = step("Transpose", [step("Reshape", [tall, image])], perm=list(_FIRST))
     old = after.outputs[0]
     name, old.name = old.name, f"{old.name}.old"
     ir.convenience.replace_nodes_and_values(model.graph, after, [after], made, [old], [value])
