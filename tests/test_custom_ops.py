@@ -11,15 +11,20 @@ import onnx_ir as ir
 import pytest
 import torch
 from conftest import project_params
+from graphs import he, network, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 from test_stages import params, refuse, succeed
 from torchvision.ops import batched_nms, box_convert
 
-from octavo.errors import SourceError
+from octavo.errors import QuantizationError, SourceError
+from octavo.graph.clean import clean
 from octavo.graph.custom_ops import Body, CustomOps, resolve, serialized
 from octavo.graph.io import load, save
+from octavo.graph.passes.shapes import InferShapesPass
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import quantize_static
 from octavo.runtime.session import Session
 
 PLUGIN = {"plugin_version": "1", "score_threshold": 0.3, "iou_threshold": 0.5, "max_output_boxes": 10, "background_class": -1}
@@ -507,6 +512,53 @@ def test_a_plugin_inside_a_branch(tmp_path):
     ]
     branch = next(a.g for a in got.node[-1].attribute if a.name == "then_branch")
     assert (branch.node[0].op_type, list(branch.node[0].input)) == ("Plugin", ["a"])
+
+
+def test_what_comes_back_is_of_the_opset_that_int8_needed():
+    """Gelu is of opset 20, at which GridSample's modes have other names."""
+    weights = [onh.from_array(he(np.random.default_rng(0), 4, 4, 3, 3), name) for name in ("v", "w")]
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[1, 4, 8, 8] x, float[1, 8, 8, 2] at) => (float[1, 4, 8, 8] y) {
+        root = Constant<value_float = 1.4142135>() one = Constant<value_float = 1.0>() half = Constant<value_float = 0.5>()
+        [first] a = Conv<pads = [1, 1, 1, 1]>(x, v)
+        d = Div(a, root) e = Erf(d) s = Add(e, one) p = Mul(a, s) g = Mul(p, half)
+        [second] b = Conv<pads = [1, 1, 1, 1]>(g, w)
+        [plugin] c = MyPlugin(b)
+        y = GridSample<mode = "bilinear">(c, at) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend(weights)
+    model = ir.from_proto(proto)
+    custom, _ = resolve(model, {}, 18)
+    part = custom.part(model)
+    InferShapesPass()(part)
+    clean(part, 18)
+    feeds = [{"x": np.random.default_rng(place).standard_normal((1, 4, 8, 8)).astype(np.float32)} for place in range(4)]
+    feeds = [feed | {"at": np.zeros((1, 8, 8, 2), np.float32)} for feed in feeds]
+    made = quantize_static(part, statistics_of(part, feeds), Int8(placement="all", method="minmax")).model
+    back = custom.restore(made, model)
+    assert back.opset_imports[""] == 20
+    found = {node.op_type: node for node in back.graph}
+    assert found["Gelu"] is not None
+    assert found["MyPlugin"].domain == ""
+    assert found["GridSample"].attributes["mode"].as_string() == "linear"
+
+
+def test_int8_converts_no_graph_with_bodies(tmp_path):
+    weights = {"v": he(np.random.default_rng(0), 8, 3, 1, 1), "w": he(np.random.default_rng(1), 4, 8, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "v"], ["a"], "first"),
+        oh.make_node("Relu", ["a"], ["r"], "scale"),
+        oh.make_node("Conv", ["r", "w"], ["y"], "last"),
+    ]
+    model = network(nodes, weights, ["y"])
+    model.graph[1].op_type = "MyScale"
+    custom = CustomOps({"MyScale": Body("MyScale", my_scale(), "file", "my_scale.onnx")})
+    part = custom.part(model)
+    feeds = [{"x": np.random.default_rng(place).standard_normal((1, 3, 16, 16)).astype(np.float32)} for place in range(4)]
+    statistics = statistics_of(part, feeds)
+    back = custom.restore(quantize_static(part, statistics, Int8(placement="all")).model, model)
+    assert "MyScale" in [node.op_type for node in back.graph]
+    with pytest.raises(QuantizationError, match="`int8.bits16` needs opset 21"):
+        quantize_static(part, statistics, Int8(placement="all", bits16=("x",)))
 
 
 def test_the_setting_is_part_of_the_grammar(project):

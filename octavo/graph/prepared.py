@@ -51,8 +51,11 @@ def _copied(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _with_gelu(ready: ir.Model) -> ir.Model:
-    """The graph with Gelu as one node; as it is where it cannot be converted to an opset that has it."""
-    if not spells_gelu(ready):
+    """The graph with Gelu as one node; as it is where it cannot be converted to an opset that has it.
+
+    Conversion puts functions in the place of operators (`OpsetUpPass`), and bodies of custom operators are functions.
+    """
+    if ready.functions or not spells_gelu(ready):
         return ready
     try:
         raised = _copied(ready, GELU_OPSET)

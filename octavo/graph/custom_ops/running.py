@@ -20,6 +20,7 @@ from octavo.graph.custom_ops.bodies import ONNX, Body
 from octavo.graph.custom_ops.cut import Chosen, cut, rejoin, tail
 from octavo.graph.inspect import RUNTIME_DOMAINS
 from octavo.graph.io import load, save
+from octavo.graph.passes.opset_up import OpsetUpPass
 
 __all__ = ["LAYERS", "CustomOps", "all_nodes"]
 
@@ -103,10 +104,14 @@ class CustomOps:
         return copy
 
     def restore(self, made: ir.Model, original: ir.Model) -> ir.Model:
-        """What was made from `part(original)` as it goes into a file: with all its custom operators and without bodies."""
+        """What was made from `part(original)` as it goes into a file: with all its custom operators and without bodies.
+
+        What comes back is converted to the opset of `made`, which may be higher.
+        """
         if not self.bodies:
             return made
-        whole = self.attached(original)
+        whole = self.isolated(original)
+        OpsetUpPass(made.opset_imports[""])(whole)
         rejoin(made, whole, self._ends(whole))
         return self.detached(made)
 

@@ -175,8 +175,15 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     """What every quantization begins with; `octavo.quantization.int8.forecast` asks no more.
 
     Raises:
-        QuantizationError: no node has weights to quantize, or `keep_float` names nothing.
+        QuantizationError: no node has weights to quantize, `keep_float` names nothing, or `bits16` asks for an opset that a graph
+            with bodies of custom operators cannot be converted to.
     """
+    opset = model.opset_imports.get("") or 0
+    if recipe.bits16 and model.functions and opset < SIXTEEN_BITS:
+        raise QuantizationError(
+            f"`int8.bits16` needs opset {SIXTEEN_BITS}; this graph has {opset}, and a graph with bodies of custom ops stays there",
+            f"set `source.opset: {SIXTEEN_BITS}`",
+        )
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
     if target_of(recipe.target).layout == "kernels":
