@@ -328,6 +328,30 @@ def test_an_onnx_file_is_trained_in_torch(tmp_path, monkeypatch):
     assert any(each["node"].startswith("depth") and each["precision"] == "float" for each in found["nodes"])
 
 
+@pytest.mark.slow
+def test_a_gelu_that_the_exporter_spelled_out_is_one_node_of_the_trained_file(tmp_path, monkeypatch):
+    model = small_network()
+    place = next(place for place, node in enumerate(model.graph.node) if node.name == "stem.relu")
+    before, after = model.graph.node[place].input[0], model.graph.node[place].output[0]
+    del model.graph.node[place]
+    numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5}
+    model.graph.initializer.extend(
+        onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [], [value]) for name, value in numbers.items()
+    )
+    spelled = [("Div", [before, "root"], "d"), ("Erf", ["d"], "e"), ("Add", ["e", "one"], "s"), ("Mul", [before, "s"], "p")]
+    spelled.append(("Mul", ["p", "half"], after))
+    for step, (op_type, inputs, output) in enumerate(spelled):
+        model.graph.node.insert(place + step, onnx.helper.make_node(op_type, inputs, [output], f"gelu.{step}"))
+    monkeypatch.chdir(onnx_project(tmp_path, model))
+    for stage in ("export", "calibrate", "qat"):
+        main_of(stage)
+    found = record()
+    assert found["executed"]["int8_layers"] == found["executed"]["int8_layers_integer"] > 0
+    assert found["training"]["after"]["distance"] <= found["training"]["before"]["distance"]
+    trained = onnx.load(FOLDER / "model.onnx")
+    assert "Erf" not in {node.op_type for node in trained.graph.node}
+
+
 def test_a_graph_that_torch_cannot_train_is_listed_as_skipped(tmp_path, monkeypatch):
     model = small_network()
     # An operator of no counterpart, behind the classifier.

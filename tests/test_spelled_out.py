@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import SourceError
-from octavo.graph import prepared as rewriting
+from octavo.graph.passes import gelu as rewriting
 from octavo.graph.passes.gelu import GeluPass, spells_gelu
 from octavo.graph.passes.layer_norm import LayerNormPass
 from octavo.graph.prepared import prepared

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from octavo.errors import SourceError
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.fold_scale import FoldScalePass
-from octavo.graph.passes.gelu import GELU_OPSET, GeluPass, spells_gelu
+from octavo.graph.passes.gelu import with_gelu
 from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
 from octavo.graph.passes.hard_swish import HardSwishPass
 from octavo.graph.passes.layer_norm import LayerNormPass
@@ -25,7 +24,10 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset, its own or that of a Gelu that it
     spells out, whichever is highest.
     """
-    ready = _with_gelu(_copied(model, opset))
+    ready = ir.from_proto(ir.to_proto(model))
+    OpsetUpPass(opset)(ready)
+    ready.ir_version = max(ready.ir_version, ir_version_for(ready, opset))
+    ready = with_gelu(ready)
     LayerNormPass()(ready)
     MeanToPoolPass()(ready)
     # Before the sum in it goes into a Conv.
@@ -41,25 +43,3 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     FocusToConvPass()(ready)
     ShuffleByOrderPass()(ready)
     return ready
-
-
-def _copied(model: ir.Model, opset: int) -> ir.Model:
-    ready = ir.from_proto(ir.to_proto(model))
-    OpsetUpPass(opset)(ready)
-    ready.ir_version = max(ready.ir_version, ir_version_for(ready, opset))
-    return ready
-
-
-def _with_gelu(ready: ir.Model) -> ir.Model:
-    """The graph with Gelu as one node; as it is where it cannot be converted to an opset that has it.
-
-    Conversion puts functions in the place of operators (`OpsetUpPass`), and bodies of custom operators are functions.
-    """
-    if ready.functions or not spells_gelu(ready):
-        return ready
-    try:
-        raised = _copied(ready, GELU_OPSET)
-    except SourceError:
-        return ready
-    GeluPass()(raised)
-    return raised

@@ -15,7 +15,9 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 from octavo.errors import QuantizationError
 from octavo.graph.clean import clean
 from octavo.graph.passes.bias_codes import BiasCodesPass, bias_step
+from octavo.graph.passes.gelu import with_gelu
 from octavo.graph.passes.kernel_forms import write_kernel_forms
+from octavo.graph.passes.layer_norm import LayerNormPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.own_zero_points import OwnZeroPointsPass
 from octavo.graph.passes.prelu_of_codes import PReluOfCodesPass
@@ -100,6 +102,8 @@ def as_onnx(
     graph, notes = export(model, example, names, exporter="dynamo", opset=opset, dynamic=dynamic, scratch=scratch)
     graph.graph.inputs[0].name = image_input
     notes += clean(graph, opset)
+    graph = with_gelu(graph)
+    LayerNormPass()(graph)
     MeanToPoolPass()(graph)
     for op_type in ("Conv", "Gemm"):
         BiasCodesPass(op_type)(graph)

@@ -7,13 +7,15 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from octavo.errors import SourceError
 from octavo.graph.passes.arithmetic import is_op, number, replace_last, scaled
 from octavo.graph.passes.folding import is_private
+from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 
-__all__ = ["GELU_OPSET", "GeluPass", "spells_gelu"]
+__all__ = ["GeluPass", "spells_gelu", "with_gelu"]
 
 # The opset that brought Gelu.
-GELU_OPSET = 20
+_OPSET = 20
 # Constants are written with six digits or more.
 _CLOSE = 1e-5
 
@@ -33,7 +35,7 @@ class GeluPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite in place; `modified` says whether a node went."""
-        if (model.opset_imports.get("") or 0) < GELU_OPSET:
+        if (model.opset_imports.get("") or 0) < _OPSET:
             return ir.passes.PassResult(model, False)
         modified = False
         # The outermost product first: those within belong to it.
@@ -43,6 +45,23 @@ class GeluPass(ir.passes.InPlacePass):
                 replace_last(model, node, ir.node("Gelu", [value], name=node.name))
                 modified = True
         return ir.passes.PassResult(model, modified)
+
+
+def with_gelu(model: ir.Model) -> ir.Model:
+    """A copy at an opset that has Gelu, where the graph spells one out; itself where not, or where it cannot be converted.
+
+    Conversion puts functions in the place of operators (`OpsetUpPass`), and bodies of custom operators are functions.
+    """
+    if model.functions or not spells_gelu(model):
+        return model
+    raised = ir.from_proto(ir.to_proto(model))
+    try:
+        OpsetUpPass(_OPSET)(raised)
+    except SourceError:
+        return model
+    raised.ir_version = max(raised.ir_version, ir_version_for(raised, _OPSET))
+    GeluPass()(raised)
+    return raised
 
 
 def spells_gelu(model: ir.Model) -> bool:

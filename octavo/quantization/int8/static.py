@@ -50,6 +50,8 @@ __all__ = ["Begun", "Images", "begin", "decided", "quantize_static"]
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # Axes of a tensor of images.
 _IMAGES = 4
+# Operators that preparation makes one node of where exporters spelled them out.
+_OF_SEVERAL = frozenset({"Gelu", "HardSigmoid", "HardSwish", "LayerNormalization"})
 # The opset that brought 16-bit QuantizeLinear.
 SIXTEEN_BITS = 21
 
@@ -269,13 +271,14 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
 
 
 def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
-    """What preparation made one node of several of (Gelu, HardSwish), where a node is one of these: it has the last one's name."""
+    """What preparation made of several nodes, where a node is one of these: it has the last one's name."""
     while node.name not in made:
         following = {use.node for value in node.outputs for use in value.uses()}
         if len(following) != 1:
             return None
         (node,) = following
-    return made[node.name] if made[node.name].op_type != node.op_type else None
+    found = made[node.name]
+    return found if found.op_type != node.op_type and found.op_type in _OF_SEVERAL else None
 
 
 def _is_part(made: Decision, node: ir.Node, names: Collection[str | None]) -> bool:
