@@ -40,7 +40,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # An index that knows the package and not the version pinned is no reason to skip.
     assert not re.search(r"from versions: (?!none)", fetched.stderr), fetched.stderr
     if fetched.returncode:
-        pytest.skip(f"the index does not answer, or has none of these packages: {fetched.stderr.strip().splitlines()[-1:]}")
+        pytest.skip(f"pip cannot fetch the headers: {fetched.stderr.strip().splitlines()[-1:]}")
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder, [name for name in archive.namelist() if "/include/" in name])

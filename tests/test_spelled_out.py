@@ -273,6 +273,39 @@ def test_an_int8_network_runs_gelu_as_one_kernel(tmp_path):
     assert not found.unexpected
 
 
+def test_all_parts_of_a_layer_norm_are_the_one_node_that_is_float():
+    """The difference is read twice, by the square and by the division."""
+    tensors = {
+        "w0": WEIGHTS["w0"],
+        "w1": WEIGHTS["w1"],
+        "axes": np.array([-1], np.int64),
+        "two": number(2),
+        "epsilon": number(1e-5),
+    }
+    tensors |= {"scale": WEIGHTS["scale"], "bias": WEIGHTS["bias"]}
+    nodes = [
+        STEM,
+        oh.make_node("ReduceMean", ["c", "axes"], ["m"], "m"),
+        oh.make_node("Sub", ["c", "m"], ["d"], "d"),
+        oh.make_node("Pow", ["d", "two"], ["q"], "q"),
+        oh.make_node("ReduceMean", ["q", "axes"], ["v"], "v"),
+        oh.make_node("Add", ["v", "epsilon"], ["ve"], "ve"),
+        oh.make_node("Sqrt", ["ve"], ["r"], "r"),
+        oh.make_node("Div", ["d", "r"], ["n"], "n"),
+        oh.make_node("Mul", ["n", "scale"], ["ns"], "ns"),
+        oh.make_node("Add", ["ns", "bias"], ["l"], "l"),
+        oh.make_node("Conv", ["l", "w1"], ["y"], "body", pads=[1, 1, 1, 1]),
+    ]
+    model = network(nodes, tensors, ["y"])
+    feeds = [{"x": image} for image in IMAGES]
+    result = quantize_static(model, statistics_of(model, feeds), Int8(method="minmax", placement="all"))
+    decided = {decision.node: decision for decision in result.decisions}
+    parts = [decided[name] for name in ("m", "d", "q", "v", "ve", "r", "n", "ns", "l")]
+    assert {one.precision for one in parts} == {"float"}
+    assert len({one.reason for one in parts}) == 1
+    assert decided["stem"].precision == "int8"
+
+
 def test_a_graph_that_cannot_be_converted_keeps_its_parts(monkeypatch):
     class Fails:
         def __init__(self, opset):

@@ -271,14 +271,20 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
 
 
 def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
-    """What preparation made of several nodes, where a node is one of these: it has the last one's name."""
-    while node.name not in made:
-        following = {use.node for value in node.outputs for use in value.uses()}
-        if len(following) != 1:
-            return None
-        (node,) = following
-    found = made[node.name]
-    return found if found.op_type != node.op_type and found.op_type in _OF_SEVERAL else None
+    """What preparation made of several nodes, where a node is one of these: it has the last one's name, and all paths lead there."""
+    ends, ahead, seen = set(), [node], set()
+    while ahead:
+        one = ahead.pop()
+        if one.name in made:
+            ends.add(one)
+        elif one not in seen:
+            seen.add(one)
+            ahead += [use.node for value in one.outputs for use in value.uses()]
+    if len(ends) != 1:
+        return None
+    (end,) = ends
+    found = made[end.name or ""]
+    return found if found.op_type != end.op_type and found.op_type in _OF_SEVERAL else None
 
 
 def _is_part(made: Decision, node: ir.Node, names: Collection[str | None]) -> bool:
