@@ -271,7 +271,7 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
 
 
 def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
-    """What preparation made of several nodes, where a node is one of these: it has the last one's name, and all paths lead there."""
+    """What preparation made of several nodes, this one among them: it has the last one's name, and all paths lead there."""
     ends, ahead, seen = set(), [node], set()
     while ahead:
         one = ahead.pop()
