@@ -523,12 +523,16 @@ def test_pooled_features_are_held_to_the_vector_not_to_the_map():
     import onnx_ir as ir
     from graphs import inferred
 
-    from octavo.quantization.int8.noise.judge import heads_of
-    from octavo.quantization.int8.structure.placement import map_heads
+    from octavo.quantization.int8.structure.heads import heads_of, map_heads
     from octavo.quantization.int8.structure.units import units_of
 
-    def heads(*tail: onnx.NodeProto, output: str, shape: list[int]) -> tuple[list[str], dict[str, str]]:
-        tensors = {"w": np.ones((4, 3, 3, 3), np.float32), "v": np.ones((5, 4, 1, 1), np.float32), "axes": np.array([-1, -2])}
+    def heads(*tail: onnx.NodeProto, output: str, shape: list[int] | None) -> tuple[list[str], dict[str, str]]:
+        tensors = {
+            "w": np.ones((4, 3, 3, 3), np.float32),
+            "v": np.ones((5, 4, 1, 1), np.float32),
+            "axes": np.array([-1, -2]),
+            "places": np.array([1, 2]),
+        }
         nodes = [oh.make_node("Conv", ["x", "w"], ["a"], "a", pads=[1] * 4), oh.make_node("Conv", ["a", "v"], ["b"], "b"), *tail]
         graph = oh.make_graph(
             nodes,
@@ -546,6 +550,20 @@ def test_pooled_features_are_held_to_the_vector_not_to_the_map():
     assert heads(relu, oh.make_node("GlobalAveragePool", ["r"], ["y"]), output="y", shape=[1, 5, 1, 1]) == (["y"], {})
     mean = oh.make_node("ReduceMean", ["r", "axes"], ["y"], keepdims=0)
     assert heads(relu, mean, output="y", shape=[1, 5]) == (["y"], {})
+    whole = oh.make_node("AveragePool", ["r"], ["y"], kernel_shape=[8, 8])
+    assert heads(relu, whole, output="y", shape=[1, 5, 1, 1]) == (["y"], {})
+    bend = [oh.make_node("Sigmoid", ["b"], ["s"]), oh.make_node("Mul", ["b", "s"], ["m"]), oh.make_node("Add", ["m", "b"], ["r"])]
+    assert heads(*bend, mean, output="y", shape=[1, 5]) == (["y"], {})
+    last = oh.make_node("Transpose", ["b"], ["r"], perm=[0, 2, 3, 1])
+    assert heads(last, oh.make_node("ReduceMean", ["r", "places"], ["y"], keepdims=0), output="y", shape=[1, 5]) == (["y"], {})
+    for node in (
+        oh.make_node("ReduceMean", ["b", "places"], ["y"], keepdims=0),
+        oh.make_node("AveragePool", ["b"], ["y"], kernel_shape=[4, 4]),
+        oh.make_node("Softmax", ["b"], ["y"], axis=1),
+    ):
+        names, kept = heads(node, output="y", shape=None)
+        assert names == ["b"]
+        assert list(kept) == ["b"]
     names, kept = heads(relu, output="r", shape=[1, 5, 8, 8])
     assert names == ["r"]
     assert list(kept) == ["b"]

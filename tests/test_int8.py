@@ -13,6 +13,7 @@ from octavo.calibration.collector import collect
 from octavo.calibration.ranges import tensor_range
 from octavo.errors import QuantizationError
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import summary
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
@@ -239,6 +240,58 @@ class TestPlacement:
         assert decisions["second"].precision == "int8"
 
 
+class TestPadAllAxes:
+    @pytest.mark.parametrize(("axes", "pads"), [([2, 3], [1, 2, 3, 0]), ([-1], [2, 1]), ([3, 1], [1, 0, 0, 2])])
+    def test_values_are_the_same_and_integer_layers_around_it_run(self, axes, pads):
+        model = self.padded(axes, pads)
+        feeds = {"x": GENERATOR.standard_normal((1, 3, 8, 8)).astype(np.float32)}
+        before = run(model, feeds)
+        ready = prepared(model)
+        (pad,) = (node for node in ready.graph if node.op_type == "Pad")
+        assert [value is not None for value in pad.inputs] in ([True, True], [True, True, False])
+        assert np.allclose(run(ready, feeds), before, atol=1e-6)
+        found = collect(model, lambda: [("i", feeds)])
+        for recipe in (Int8(), Int8(keep_float=["pad"])):
+            result = quantize_static(model, found, recipe).model
+            assert np.abs(run(result, feeds) - before).max() < 0.1 * np.abs(before).max()
+
+    def test_a_pad_of_computed_axes_is_left_alone_and_stays_float(self):
+        model = self.padded([2, 3], [1, 2, 3, 0], computed=True)
+        (decision,) = (one for one in quantize_static(model, self.seen(model), Int8()).decisions if one.node == "pad")
+        assert (decision.precision, decision.reason) == ("float", "the axes that it pads are computed")
+
+    @staticmethod
+    def seen(model: ir.Model):
+        feeds = {"x": np.ones((1, 3, 8, 8), np.float32), "axes": np.array([2, 3])}
+        return collect(model, lambda: [("i", feeds)])
+
+    @staticmethod
+    def padded(axes: list[int], pads: list[int], *, computed: bool = False) -> ir.Model:
+        """A Pad of some axes between two Convs."""
+        grown = 3 + sum(pads[place] + pads[place + len(axes)] for place, axis in enumerate(axes) if axis == 1)
+        tensors = {"v": np.eye(3), "w": GENERATOR.standard_normal((4, grown)), "pads": pads} | ({} if computed else {"axes": axes})
+        nodes = [
+            oh.make_node("Conv", ["x", "v"], ["a"], "first"),
+            oh.make_node("Pad", ["a", "pads", "", "axes"], ["p"], "pad"),
+            oh.make_node("Conv", ["p", "w"], ["c"], "second"),
+            oh.make_node("GlobalAveragePool", ["c"], ["y"], "pool"),
+        ]
+        shapes = {"v": (3, 3, 1, 1), "w": (4, grown, 1, 1)}
+        inputs = [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 8, 8])]
+        inputs += [oh.make_tensor_value_info("axes", onnx.TensorProto.INT64, [2])] if computed else []
+        graph = oh.make_graph(
+            nodes,
+            "g",
+            inputs,
+            [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            [
+                onh.from_array(np.asarray(value, np.float32).reshape(shapes[name]) if name in shapes else np.array(value), name)
+                for name, value in tensors.items()
+            ],
+        )
+        return inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
+
+
 class TestMeanToPool:
     @pytest.mark.parametrize(("keepdims", "axes"), [(1, [2, 3]), (0, [2, 3]), (1, [-1, -2]), (0, [3, -2])])
     def test_a_spatial_mean_becomes_a_pool_with_the_same_values(self, keepdims, axes):
@@ -254,18 +307,64 @@ class TestMeanToPool:
         assert {tensor.name for tensor in proto.graph.initializer} <= read, "the mean's axes go with it"
         assert np.allclose(run(model, {"x": value}), before, atol=1e-6)
 
+    @pytest.mark.parametrize(
+        ("steps", "keepdims"), [([[3], [2]], (0, 0)), ([[2], [2]], (0, 0)), ([[-1], [-2]], (1, 1)), ([[-1], [-1]], (0, 0))]
+    )
+    def test_means_of_one_axis_after_another_are_one_pool(self, steps, keepdims):
+        model = self.means([1, 4, 5, 6], steps, keepdims)
+        value = GENERATOR.standard_normal((1, 4, 5, 6)).astype(np.float32)
+        before = run(model, {"x": value})
+        assert MeanToPoolPass()(model).modified
+        proto = ir.to_proto(model)
+        onnx.checker.check_model(proto, full_check=True)
+        assert [node.op_type for node in proto.graph.node] == ["GlobalAveragePool"] + ([] if keepdims[1] else ["Squeeze"])
+        assert [value.name for value in proto.graph.output] == ["y"]
+        read = {name for node in proto.graph.node for name in node.input}
+        assert {tensor.name for tensor in proto.graph.initializer} <= read
+        assert np.allclose(run(model, {"x": value}), before, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("steps", "keepdims"),
+        [
+            ([[3], [2]], (0, 1)),
+            ([[3], [2]], (1, 0)),
+            ([[3], [1]], (0, 0)),
+            ([[3], [3]], (1, 1)),
+            ([[1], [1]], (0, 0)),
+            ([[3]], (0,)),
+        ],
+    )
+    def test_means_that_are_not_the_spatial_one_are_left_alone(self, steps, keepdims):
+        model = self.means([1, 4, 5, 6], steps, keepdims)
+        MeanToPoolPass()(model)
+        assert model.graph[0].op_type == "ReduceMean"
+
+    def test_a_mean_that_another_node_reads_is_left_alone(self):
+        model = self.means([1, 4, 5, 6], [[3], [2]], (0, 0))
+        model.graph.outputs.append(model.graph[0].outputs[0])
+        MeanToPoolPass()(model)
+        assert model.graph[0].op_type == "ReduceMean"
+
     @pytest.mark.parametrize("axes", [[1], [1, 2, 3], [2], [0, 2, 3]])
     def test_another_mean_is_left_alone(self, axes):
         model = self.mean([1, 4, 5, 6], axes, 1)
         assert not MeanToPoolPass()(model).modified
 
+    @classmethod
+    def mean(cls, shape: list[int], axes: list[int], keepdims: int) -> ir.Model:
+        return cls.means(shape, [axes], (keepdims,))
+
     @staticmethod
-    def mean(shape: list[int], axes: list[int], keepdims: int) -> ir.Model:
+    def means(shape: list[int], steps: list[list[int]], keepdims: tuple[int, ...]) -> ir.Model:
+        names = ["x", *(f"m{place}" for place in range(1, len(steps))), "y"]
         graph = oh.make_graph(
-            [oh.make_node("ReduceMean", ["x", "axes"], ["y"], "mean", keepdims=keepdims)],
+            [
+                oh.make_node("ReduceMean", [names[place], f"axes{place}"], [names[place + 1]], f"mean{place}", keepdims=keeps)
+                for place, keeps in enumerate(keepdims)
+            ],
             "g",
             [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
             [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-            [onh.from_array(np.array(axes, np.int64), "axes")],
+            [onh.from_array(np.array(axes, np.int64), f"axes{place}") for place, axes in enumerate(steps)],
         )
         return inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))

@@ -20,7 +20,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, repair
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise import sensitivity
-from octavo.quantization.int8.noise.judge import HeadJudge, heads_of
+from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
 from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable
@@ -28,6 +28,7 @@ from octavo.quantization.int8.pricing.price import Prices, estimated
 from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.repair import Placing, Settled
 from octavo.quantization.int8.search import Candidate, Search
+from octavo.quantization.int8.structure.heads import heads_of
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.quantization.int8.structure.units import units_of
@@ -444,32 +445,61 @@ def branched() -> ir.Model:
     return network(nodes, tensors, ["y"])
 
 
-UNITS = units_of(prepared(branched()))
-TENSORS = list(dict.fromkeys(value for unit in UNITS for value in (*unit.inputs, *unit.outputs)))
+def joined() -> ir.Model:
+    """What a layer puts out, made larger in float, joins what the layer before it put out."""
+    tensors = {
+        "a": he(4, 3, 3, 3),
+        "b": he(4, 4, 2, 2),
+        "c": he(4, 8, 1, 1),
+        "e": he(5, 4),
+        "twice": np.array([1, 1, 2, 2], np.float32),
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "a"], ["p"], "a", pads=[1, 1, 1, 1]),
+        oh.make_node("LeakyRelu", ["p"], ["l"], "l"),
+        oh.make_node("Conv", ["l", "b"], ["q"], "b", strides=[2, 2]),
+        oh.make_node("Resize", ["q", "", "twice"], ["r"], "r", mode="linear"),
+        oh.make_node("Concat", ["l", "r"], ["v"], "v", axis=1),
+        oh.make_node("Conv", ["v", "c"], ["u"], "c"),
+        oh.make_node("GlobalAveragePool", ["u"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "e"], ["y"], "e", transB=1),
+    ]
+    return network(nodes, tensors, ["y"])
+
+
+# With the readers that a tensor's noise is told apart by.
+GRAPHS = {
+    name: (units_of(prepared(make())), told)
+    for name, make, told in (("branched", branched, {"l": "cd", "x": "ab"}), ("joined", joined, {}))
+}
 TIMES = st.integers(0, 20).map(lambda count: count / 4)
 
 
 @settings(deadline=None, max_examples=60)
+@pytest.mark.parametrize(("name", "float_units"), [("branched", set()), ("joined", {"r"})])
 @given(data=st.data(), weight=st.sampled_from([0.0, 0.5, 3.0]))
-def test_the_cheapest_placement_is_the_cheapest_of_all(data, weight):
+def test_the_cheapest_placement_is_the_cheapest_of_all(name, float_units, data, weight):
     def draw(keys):
         return {key: data.draw(TIMES) for key in keys}
 
-    needs = data.draw(st.dictionaries(st.sampled_from(UNITS), st.lists(st.sampled_from(UNITS), max_size=2), max_size=2))
-    times = {unit: (data.draw(TIMES), data.draw(TIMES)) for unit in UNITS}
-    prices = Prices(times, draw(TENSORS), draw(TENSORS), needs=needs)
+    units, told = GRAPHS[name]
+    values = list(dict.fromkeys(value for unit in units for value in (*unit.inputs, *unit.outputs)))
+    reasons = place(units, {})
+    free = [unit for unit in units if not reasons[unit]]
+    assert {unit.name for unit in units} - {unit.name for unit in free} == float_units
+    needs = data.draw(st.dictionaries(st.sampled_from(free), st.lists(st.sampled_from(free), max_size=2), max_size=2))
+    times = {unit: (data.draw(TIMES), data.draw(TIMES)) for unit in units}
+    prices = Prices(times, draw(values), draw(values), needs=needs)
     copies = data.draw(st.sets(st.sampled_from(["v", "f", "g"])))
-    weights = draw(unit.name for unit in UNITS if unit.kind == "linear")
-    tensors, reads = draw(value.name for value in TENSORS), {}
-    for name, readers in {"l": "cd", "x": "ab"}.items():
+    weights = draw(unit.name for unit in units if unit.kind == "linear")
+    tensors, reads = draw(value.name for value in values), {}
+    for value, readers in told.items():
         if data.draw(st.booleans()):
-            reads |= draw((name, reader) for reader in readers)
-            tensors[name] = sum(reads[name, reader] for reader in readers)
+            reads |= draw((value, reader) for reader in readers)
+            tensors[value] = sum(reads[value, reader] for reader in readers)
     noise = Noise(tensors, weights, frozenset(copies), reads)
-    reasons = place(UNITS, {})
     trade = Trade(reasons, prices, noise)
-    free = [unit for unit in UNITS if not reasons[unit]]
-    assert len(free) == len(UNITS)
 
     def cost(int8):
         return prices.of(int8) + weight * trade.noise_of(int8)
@@ -480,9 +510,18 @@ def test_the_cheapest_placement_is_the_cheapest_of_all(data, weight):
         int8 = {unit for unit, taken in zip(free, chosen, strict=True) if taken}
         if any(unit in int8 and not int8.issuperset(needed) for unit, needed in needs.items()):
             continue
-        if int8 == {unit for unit, reason in place(UNITS, {}, kept).items() if not reason}:
+        if int8 == {unit for unit, reason in place(units, {}, kept).items() if not reason}:
             least = cost(int8) if least is None else min(least, cost(int8))
     assert cost(trade.cheapest(weight)) == pytest.approx(least)
+
+
+def test_what_joins_a_float_map_is_int8_where_that_is_cheaper():
+    units, _ = GRAPHS["joined"]
+    values = [value for unit in units for value in (*unit.inputs, *unit.outputs)]
+    borders = dict.fromkeys(values, 0.1)
+    for in_int8, chosen in ((1.0, "alvbcgfe"), (30.0, "")):
+        prices = Prices(dict.fromkeys(units, (5.0, in_int8)), borders, borders)
+        assert {unit.name for unit in Trade(place(units, {}), prices).cheapest(0.0)} == set(chosen)
 
 
 def test_what_a_tensor_loses_is_told_apart_by_the_layers_that_read_it():

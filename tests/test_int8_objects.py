@@ -13,8 +13,9 @@ from onnx import numpy_helper
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Detection, Int8
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.quantization.int8.noise.judge import HeadJudge, heads_of, with_outputs
+from octavo.quantization.int8.noise.judge import HeadJudge, with_outputs
 from octavo.quantization.int8.noise.objects import BOX, SCORE, SURE, ObjectJudge, judge_of
+from octavo.quantization.int8.structure.heads import heads_of
 from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.session import Session
 from octavo.tasks.detection import FAMILIES, row_reader

@@ -13,11 +13,12 @@ from test_int8_objects import IMAGES, SIDE, scene
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Detection, Int8
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.noise.judge import HeadJudge, heads_of
+from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.noise.objects import SURE, judge_of
 from octavo.quantization.int8.noise.places import Places
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.shifts import before_heads, own_shifts, rounding_shifts
+from octavo.quantization.int8.structure.heads import heads_of
 from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.session import Session
 from octavo.tasks.detection import row_reader

@@ -6,8 +6,9 @@ import onnx_ir as ir
 import pytest
 from graphs import network
 
+from octavo.quantization.int8.structure.heads import is_last_weighted
 from octavo.quantization.int8.structure.placement import decisions_of, place
-from octavo.quantization.int8.structure.units import Unit, is_last_weighted, units_of
+from octavo.quantization.int8.structure.units import Unit, units_of
 
 GENERATOR = np.random.default_rng(12)
 
@@ -284,6 +285,51 @@ class TestPlacement:
         node = oh.make_node("Resize", ["a", "", "scales"], ["m"], "m", mode=mode)
         found = self.between(node, tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
         assert found["m"] == ("" if int8 else "interpolation has no fast integer kernel")
+
+    @pytest.mark.parametrize("join", ["Add", "Concat"])
+    @pytest.mark.parametrize(
+        ("larger", "int8"),
+        [
+            (oh.make_node("Resize", ["d", "", "scales"], ["u"], "u", mode="linear"), True),
+            (oh.make_node("ConvTranspose", ["d", "t"], ["u"], "u", strides=[2, 2]), True),
+            (oh.make_node("Exp", ["a"], ["u"], "u"), False),
+        ],
+        ids=["Resize", "ConvTranspose", "Exp"],
+    )
+    def test_what_was_made_larger_in_float_is_rounded_where_it_joins_what_is_int8(self, larger, int8, join):
+        nodes = [oh.make_node("Conv", ["a", "w"], ["d"], "d", strides=[2, 2]), larger]
+        more = {"scales": np.array([1, 1, 2, 2], np.float32), "t": normal(3, 3, 2, 2)}
+        settings = {"axis": 0} if join == "Concat" else {}
+        found = self.between(*nodes, oh.make_node(join, ["a", "u"], ["m"], "m", **settings), tensors=more)
+        assert found["u"]
+        assert found["m"] == ("" if int8 else "its input comes from u (Exp), which is float")
+        assert found["last"] == ""
+
+    def test_a_join_of_float_maps_alone_is_float(self):
+        scales = {"scales": np.array([1, 1, 2, 2], np.float32)}
+        larger = [
+            oh.make_node("Resize", ["a", "", "scales"], [name], name, mode=mode) for name, mode in (("u", "linear"), ("v", "cubic"))
+        ]
+        found = self.between(*larger, oh.make_node("Add", ["u", "v"], ["m"], "m"), tensors=scales)
+        assert found["m"] == "its input comes from u (Resize), which is float"
+
+    @pytest.mark.parametrize(
+        ("inputs", "settings", "int8"),
+        [
+            (["a", "pads"], {}, True),
+            (["a", "pads", "none"], {}, True),
+            (["a", "pads"], {"mode": "reflect"}, True),
+            (["a", "pads", "one"], {"mode": "edge"}, True),
+            (["a", "pads", "one"], {}, False),
+            (["a", "pads", "given"], {}, False),
+        ],
+    )
+    def test_a_pad_is_int8_where_what_it_pads_with_has_a_code(self, inputs, settings, int8):
+        pads = {"pads": np.array([0, 0, 1, 1, 0, 0, 0, 0]), "none": np.float32(0), "one": np.float32(1)}
+        nodes = [conv("x", "a"), oh.make_node("Pad", inputs, ["m"], "m", **settings), conv("m", "y")]
+        given = {"inputs": {"x": [1, 3, 16, 16], "given": []}} if "given" in inputs else {}
+        found = self.decided(nodes, ["y"], tensors=SAME | pads, **given)
+        assert found == {"a": "", "m": "" if int8 else "what it pads with is not known to be 0 or of the tensor", "y": ""}
 
     def test_max_pool_with_indices_is_float(self):
         pool = oh.make_node("MaxPool", ["a"], ["m", "indices"], "m", kernel_shape=[2, 2])

@@ -168,6 +168,58 @@ def test_stems_pools_and_upsampling_are_written_as_what_runs_fastest(tmp_path):
     assert list(stem.attributes["strides"].as_ints()) == [2, 1], "on blocks of columns"
 
 
+@pytest.mark.parametrize(
+    ("inputs", "settings"),
+    [(["s", "pads"], {}), (["s", "pads", "zero"], {}), (["s", "pads"], {"mode": "reflect"})],
+    ids=["zeros", "given", "reflect"],
+)
+@pytest.mark.parametrize("target", ["cpu", "arm"])
+def test_a_pad_works_on_codes(inputs, settings, target, tmp_path):
+    pads = {"pads": np.array([0, 0, 1, 2, 0, 0, 2, 1])}
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        conv("a", "s"),
+        oh.make_node("Pad", inputs, ["p"], "p", **settings),
+        conv("p", "b"),
+        oh.make_node("Add", ["b", "p"], ["t"], "t"),
+        conv("t", "u"),
+        oh.make_node("GlobalAveragePool", ["u"], ["y"], "y"),
+    ]
+    made = written(nodes, ["y", "p"], tensors=pads, target=target)
+    assert all(decision > 25 for decision in made.sqnr().values())
+    assert made.scales["p"] == made.scales["s"]
+    options = {"entries": AS_ON_ARM} if target == "arm" else {}
+    found = counts(made, tmp_path, **options)
+    assert (found["Pad"], found["QLinearConv"], found["QLinearAdd"]) == (1, 4, 1)
+    # Of the tensor that is an output of the graph, and behind the tail.
+    assert found["DequantizeLinear"] == 2
+    for wanted, got in made.both():
+        if not settings:
+            border = np.ones_like(wanted["p"], bool)
+            border[:, :, 1:-2, 2:-1] = False
+            assert not got["p"][border].any(), "zeros are exact"
+
+
+def test_what_was_made_larger_in_float_joins_integers(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("MaxPool", ["a"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+        conv("m", "b"),
+        oh.make_node("Resize", ["b", "", "scales"], ["r"], "r", mode="linear"),
+        oh.make_node("Concat", ["r", "a"], ["c"], "c", axis=1),
+        conv("c", "w", "wide"),
+        oh.make_node("GlobalAveragePool", ["w"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "y", transB=1),
+    ]
+    made = written(nodes, ["y"], tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
+    assert made.sqnr()["y"] > 25
+    found = counts(made, tmp_path)
+    # The image, and what was made larger; brought back is what is made larger.
+    assert (found["QLinearConv"], found["QLinearConcat"], found["Resize"]) == (3, 1, 1)
+    assert (found["QuantizeLinear"], found["DequantizeLinear"]) == (2, 1)
+
+
 def test_silu_runs_as_integer_sigmoid_and_mul(tmp_path):
     nodes = [
         conv("x", "a", "stem", "stem.b"),

@@ -19,7 +19,7 @@ from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.pricing.costs import signature
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import measured
-from octavo.quantization.int8.structure.placement import pixel_heads
+from octavo.quantization.int8.structure.heads import pixel_heads
 from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.noise import sqnr_db

@@ -136,7 +136,7 @@ class _Found:
             return False
         if self.decided == "int8":
             floats = [kernel for kernel in self.kernels if kernel.kind in ("float", "fp16")]
-            # A layer that writes float (`placement.pixel_heads`) has its values moved in float.
+            # A layer that writes float (`heads.pixel_heads`) has its values moved in float.
             return any(self.decision.op_type not in _WEIGHTED or kernel.op_type not in _MOVES for kernel in floats)
         if self.decided == "float":
             return self.decision.op_type not in _MOVES and all(kernel.kind == "int8" for kernel in self.kernels)

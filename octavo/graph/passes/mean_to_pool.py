@@ -1,9 +1,10 @@
-"""ReduceMean over all spatial axes becomes GlobalAveragePool, for which integer kernels exist."""
+"""The mean over all spatial axes becomes GlobalAveragePool, for which integer kernels exist."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.nodes import only_reader
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import forget
 
@@ -16,26 +17,30 @@ class MeanToPoolPass(NodePass):
     1. `x` has a known rank r >= 3 and float32 values.
     2. The axes are constant and are exactly 2 .. r-1 (negative ones counted from the end).
     3. The node is left alone where axes are missing, computed, or cover batch or channels: that is another mean.
+    4. Means of one axis after another (`x.mean(3).mean(2)`) are one mean, where each is all that reads the one before and both
+       drop their axes, or both keep them.
     """
 
     op_type = "ReduceMean"
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
-        if not _is_spatial(node):
+        found = _spatial(node)
+        if found is None:
             return False
-        value, old, read = node.inputs[0], node.outputs[0], list(node.inputs)
-        keeps = node.attributes["keepdims"].as_int() if "keepdims" in node.attributes else 1
+        last = found[-1]
+        value, old, read = node.inputs[0], last.outputs[0], [other for one in found for other in one.inputs]
+        keeps = _keeps(last)
         rank = len(value.shape)
-        pool = ir.node("GlobalAveragePool", [value], name=node.name)
+        pool = ir.node("GlobalAveragePool", [value], name=last.name)
         pooled = pool.outputs[0]
         pooled.dtype = ir.DataType.FLOAT
         pooled.shape = ir.Shape([*value.shape[:2], *([1] * (rank - 2))])
         added, new = [pool], pooled
         if not keeps:
-            axes = ir.Value(name=f"{node.name}.axes", const_value=ir.tensor(list(range(2, rank)), dtype=ir.DataType.INT64))
+            axes = ir.Value(name=f"{last.name}.axes", const_value=ir.tensor(list(range(2, rank)), dtype=ir.DataType.INT64))
             axes.dtype, axes.shape = ir.DataType.INT64, ir.Shape([rank - 2])
             model.graph.register_initializer(axes)
-            squeeze = ir.node("Squeeze", [pooled, axes], name=f"{node.name}.squeeze")
+            squeeze = ir.node("Squeeze", [pooled, axes], name=f"{last.name}.squeeze")
             pooled.name = f"{old.name}.pooled"
             added.append(squeeze)
             new = squeeze.outputs[0]
@@ -43,7 +48,7 @@ class MeanToPoolPass(NodePass):
             new.shape = ir.Shape(value.shape[:2])
         # The tensor keeps its name: statistics are found by it.
         name, new.name = old.name, None
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], added, [old], [new])
+        ir.convenience.replace_nodes_and_values(model.graph, last, found[::-1], added, [old], [new])
         new.name = name
         for other in read:
             forget(model, other)
@@ -59,9 +64,27 @@ def _axes(node: ir.Node) -> list[int] | None:
     return None if constant is None else [int(axis) for axis in constant.numpy().ravel()]
 
 
-def _is_spatial(node: ir.Node) -> bool:
-    value, axes = node.inputs[0], _axes(node)
-    if value is None or value.shape is None or value.dtype != ir.DataType.FLOAT or axes is None:
-        return False
-    rank = len(value.shape)
-    return rank >= 3 and sorted(axis % rank for axis in axes) == list(range(2, rank))
+def _keeps(node: ir.Node) -> int:
+    return node.attributes["keepdims"].as_int() if "keepdims" in node.attributes else 1
+
+
+def _spatial(node: ir.Node) -> list[ir.Node] | None:
+    """The ReduceMeans, from `node` on, that together are the mean over all spatial axes; None where there are none."""
+    value = node.inputs[0]
+    if value is None or value.shape is None or value.dtype != ir.DataType.FLOAT:
+        return None
+    rank, keeps = len(value.shape), _keeps(node)
+    left, found = list(range(rank)), [node]
+    while (gone := _axes(found[-1])) is not None:
+        places = left if not keeps else list(range(rank))
+        gone = {places[axis % len(places)] for axis in gone}
+        if not gone or not gone <= set(left):
+            return None
+        left = [axis for axis in left if axis not in gone]
+        if left == [0, 1]:
+            return found if rank > 2 else None
+        reader = only_reader(found[-1].outputs[0])
+        if left[:2] != [0, 1] or reader is None or reader.op_type != node.op_type or _keeps(reader) != keeps:
+            return None
+        found.append(reader)
+    return None

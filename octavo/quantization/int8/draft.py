@@ -22,7 +22,7 @@ from octavo.quantization.int8.numbers.shifts import Attended, Known, before_head
 from octavo.quantization.int8.numbers.stored import store_weights
 from octavo.quantization.int8.numbers.weights import Codes, codes_of
 from octavo.quantization.int8.structure.emptiness import crashing_when_empty
-from octavo.quantization.int8.structure.placement import map_heads, pixel_heads
+from octavo.quantization.int8.structure.heads import map_heads, pixel_heads
 from octavo.quantization.int8.structure.rows import activated
 from octavo.quantization.int8.structure.sizes import carry_sizes
 from octavo.quantization.int8.structure.targets import target_of

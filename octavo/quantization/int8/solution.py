@@ -13,10 +13,11 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import chosen_way, db_of
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.fidelity import fidelity_of
-from octavo.quantization.int8.noise.judge import HeadJudge, heads_of
+from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.static import Images
-from octavo.quantization.int8.structure.units import is_map, units_of
+from octavo.quantization.int8.structure.heads import heads_of, is_map
+from octavo.quantization.int8.structure.units import units_of
 from octavo.quantization.int8.ways import Way
 
 __all__ = ["GrownLayer", "RoundedLayer", "Solution", "all_int8"]

@@ -25,7 +25,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.noise.fidelity import are_masks, fidelity_of, least_of
-from octavo.quantization.int8.noise.judge import Judge, heads_of
+from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.numbers.shifts import Attended
 from octavo.quantization.int8.pricing.costs import CostTable
@@ -34,11 +34,12 @@ from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.structure.heads import heads_of, is_map
 from octavo.quantization.int8.structure.placement import decisions_of
 from octavo.quantization.int8.structure.rows import joined, placed_by_time
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
-from octavo.quantization.int8.structure.units import Unit, is_map, units_of
+from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.quantization.int8.ways import Way
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator

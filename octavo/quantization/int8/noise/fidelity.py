@@ -1,4 +1,4 @@
-"""What `fidelity: auto` asks for: SQNR in dB at a network's heads (`judge.heads_of`), by what kind of answer they are.
+"""What `fidelity: auto` asks for: SQNR in dB at a network's heads (`structure.heads.heads_of`), by what kind of answer they are.
 
 - vectors: classes and embeddings. The largest of many decides, and the first two are often close; comparing two averages over their
   dimensions, and a cosine of .998 is 24 dB.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from octavo.quantization.int8.structure.units import is_map
+from octavo.quantization.int8.structure.heads import is_map
 
 __all__ = ["are_masks", "fidelity_of", "least_of"]
 

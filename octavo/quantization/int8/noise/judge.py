@@ -15,18 +15,12 @@ from typing import Self
 import numpy as np
 import onnx_ir as ir
 
-from octavo.quantization.int8.structure.units import Unit, is_last_weighted, pooled
 from octavo.runtime.session import Session
 
-__all__ = ["HeadJudge", "Judge", "as_bytes", "heads_of", "with_outputs"]
+__all__ = ["HeadJudge", "Judge", "as_bytes", "with_outputs"]
 
 # A channel with fewer values than this has no variance of its own; the whole head's stands for it.
 _ENOUGH = 256
-
-
-def heads_of(units: Sequence[Unit]) -> list[ir.Value]:
-    """The tensors behind the last weights, in topological order; of maps that are only averaged, the averages."""
-    return [pooled(unit.outputs[0]) for unit, last in is_last_weighted(list(units)).items() if last and unit.kind == "linear"][::-1]
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:

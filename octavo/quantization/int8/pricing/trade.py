@@ -87,8 +87,9 @@ class Trade:
         reasons: every unit of the graph, in topological order, and why it must stay float ("" where it need not).
         prices: of these units.
         noise: of single roundings; what is missing makes none.
-        chained: units without weights are INT8 only behind INT8 units, and what INT8 units put out is rounded whoever reads it, as
-            around ONNX Runtime's kernels; else a tensor is rounded where an INT8 unit reads it.
+        chained: units without weights are INT8 only behind INT8 units (but for those that join what must be float), and what
+            INT8 units put out is rounded whoever reads it, as around ONNX Runtime's kernels; else a tensor is rounded where an INT8
+            unit reads it.
     """
 
     def __init__(self, reasons: Mapping[Unit, str], prices: Prices, noise: Noise | None = None, *, chained: bool = True) -> None:
@@ -149,9 +150,11 @@ class Trade:
             for other in self._needed(unit):
                 edge(place, node(other), None)
             if unit.kind != "linear" and self.chained:
-                for value in unit.inputs:
-                    if value in self.makers:
-                        edge(place, node(self._behind(value)), None)
+                # A maker that is float whatever comes is one that a unit may join (`structure.placement`).
+                behind = (self._behind(value) for value in unit.inputs if value in self.makers)
+                for other in behind:
+                    if not self.reasons[other]:
+                        edge(place, node(other), None)
         for value in dict.fromkeys([*self.makers, *self.readers]):
             maker, found = self.makers.get(value), self.readers.get(value, [])
             border = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.structure.units import Unit, constant, decodes_boxes
@@ -53,7 +54,21 @@ def unfit(unit: Unit) -> str:
         return "its input is not a float32 activation"
     if unit.kind == "MaxPool" and len(node.outputs) > 1:
         return "MaxPool with indices has no integer kernel"
+    if unit.kind == "Pad" and len(node.inputs) > 3 and node.inputs[3] is not None:
+        return "the axes that it pads are computed"
+    if unit.kind == "Pad" and not _pads_zeros(node):
+        return "what it pads with is not known to be 0 or of the tensor"
     return ""
+
+
+def _pads_zeros(node: ir.Node) -> bool:
+    """Whether a Pad puts zeros, or values of the tensor itself, around it: both have codes."""
+    mode = node.attributes["mode"].as_string() if "mode" in node.attributes else "constant"
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if mode != "constant" or value is None:
+        return True
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is not None and not np.any(tensor.numpy())
 
 
 def interpolates(unit: Unit) -> bool:

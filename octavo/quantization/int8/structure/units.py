@@ -22,16 +22,13 @@ __all__ = [
     "constant",
     "decodes_boxes",
     "is_depthwise",
-    "is_last_weighted",
-    "is_map",
     "is_weighted",
-    "pooled",
     "units_of",
 ]
 
 # Values pass through unchanged, so that input and output share one scale.
 CARRIERS = frozenset(
-    {"DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+    {"DepthToSpace", "Flatten", "MaxPool", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
 # Kernels with a scale of their own for each input and the output.
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
@@ -64,7 +61,7 @@ class Unit:
         inputs: float32 tensors that it reads from outside, each once; constants left out.
         outputs: tensors that it hands on.
         inner: tensors between its nodes that need a scale of their own in int8.
-        writes_float: in int8, its kernel puts out float: a Gemm over pixels (`placement.pixel_heads`).
+        writes_float: in int8, its kernel puts out float: a Gemm over pixels (`heads.pixel_heads`).
         activation: nodes of the activation that alone reads what it puts out, where these may compute in float on what it then
             writes (`structure.rows`).
     """
@@ -189,21 +186,6 @@ def _turns_coordinates(node: ir.Node) -> bool:
     )
 
 
-def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
-    """For each unit that has weights or leads to some: whether no other weights come behind it.
-
-    Units missing from the answer are the network's tail (decoding, softmax, resizing of logits): nothing behind them multiplies.
-    """
-    by_node = {node: unit for unit in units for node in unit.nodes}
-    leads: dict[Unit, bool] = {}
-    for unit in reversed(units):
-        behind = [by_node[use.node] for value in unit.outputs for use in value.uses() if use.node in by_node]
-        further = any(reader in leads for reader in behind)
-        if further or unit.kind == "linear":
-            leads[unit] = not further
-    return leads
-
-
 def constant(value: ir.Value | None) -> bool:
     """Whether a value is known before the graph runs."""
     return value is not None and ir.convenience.get_const_tensor(value) is not None
@@ -213,25 +195,6 @@ def is_depthwise(node: ir.Node) -> bool:
     """Whether a node is a Conv each of whose output channels reads one input channel."""
     groups = node.attributes["group"].as_int() if node.op_type == "Conv" and "group" in node.attributes else 1
     return groups > 1 and node.inputs[1] is not None and node.inputs[1].shape is not None and node.inputs[1].shape[1] == 1
-
-
-def is_map(value: ir.Value) -> bool:
-    """Whether a head's output has more than one position, or may have."""
-    return value.shape is None or any(dim != 1 for dim in value.shape[2:])
-
-
-def pooled(value: ir.Value) -> ir.Value:
-    """What is left of a head that is averaged over all its positions at once: the vector, where nothing else reads the map."""
-    found = list(readers(value))
-    if len(found) != 1 or value.is_graph_output():
-        return value
-    (node,) = found
-    if node.op_type == "GlobalAveragePool":
-        return node.outputs[0]
-    axes = ir.convenience.get_const_tensor(node.inputs[1]) if node.op_type == "ReduceMean" and len(node.inputs) > 1 else None
-    if axes is None or value.shape is None or len(value.shape) != 4:
-        return value
-    return node.outputs[0] if {int(axis) % 4 for axis in axes.numpy().reshape(-1)} == {2, 3} else value
 
 
 def readers(value: ir.Value) -> Iterator[ir.Node]:

@@ -5,8 +5,9 @@
   take 4 % of the time of the 1x1 Conv before them (96 channels, 56x56).
 - PRelu (`prelu`): with every slope <= 1 it is Max(x, slope x), a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
+- Pad (`padded`) works on the codes, with the zero point for 0: ONNX Runtime pads in float what stands between DQ and Q.
 - A 1x1 Conv that writes float (`pixels`): a Gemm over pixels, because integer convolutions write codes. Heads of maps are written
-  so (`placement.pixel_heads`), and layers whose activation is float (`structure.rows`), which computes on the rows.
+  so (`structure.heads.pixel_heads`), and layers whose activation is float (`structure.rows`), which computes on the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from octavo.quantization.int8.writing.coded_graph import CodedGraph
 from octavo.quantization.int8.writing.kept_float import add_float
 from octavo.quantization.int8.writing.saturation import bounds_of, folded
 
-__all__ = ["pixels", "prelu", "sloped"]
+__all__ = ["padded", "pixels", "prelu", "sloped"]
 
 
 def sloped(graph: CodedGraph, unit: Unit) -> None:
@@ -50,6 +51,16 @@ def sloped(graph: CodedGraph, unit: Unit) -> None:
     gate = graph.add("DequantizeLinear", [code, *pair], f"{target}.gate", f"{last}.gate.DQ")
     graph.add("Mul", [graph.operand(source, unit), gate], graph.raw(target), last)
     graph.quantize(target, graph.raw(target))
+
+
+def padded(graph: CodedGraph, unit: Unit) -> None:
+    """Pad of codes."""
+    node = graph.protos[unit.main.name]
+    source, target = unit.inputs[0].name, unit.outputs[0].name
+    reads = [f"{source}.code", node.input[1], graph.pair(source)[1]]
+    graph.nodes.append(graph.renamed(unit.main, reads, [f"{target}.code"]))
+    if target in graph.outputs:
+        graph.dequantize(target, target, f"{target}.DQ")
 
 
 def prelu(graph: CodedGraph, unit: Unit) -> None:

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
+from octavo.quantization.int8.structure.heads import is_last_weighted
 from octavo.quantization.int8.structure.refusals import interpolates, no_kernel, out_of_reach, unfit
 from octavo.quantization.int8.structure.targets import Target
-from octavo.quantization.int8.structure.units import CARRIERS, COMBINERS, COMPOSED, Unit, is_last_weighted, readers
+from octavo.quantization.int8.structure.units import CARRIERS, COMBINERS, COMPOSED, Unit, readers
 
 __all__ = ["input_tensors", "keeps_grid", "place_inputs"]
 
