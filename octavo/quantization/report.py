@@ -59,6 +59,7 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("tensors with channels equalized", str(measured.get("equalized_tensors", 0))),
             *_reached(measured),
             *_dear(measured),
+            *([("computes in float throughout", str(measured["in_float"]))] if "in_float" in measured else []),
             ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),
         ]
     ran = made["executed"]

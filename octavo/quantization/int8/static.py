@@ -22,8 +22,9 @@ from octavo.graph.selection import choosing, held, released
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.choice import WAY_OUT, chosen_way, db_of
+from octavo.quantization.int8.choice import WAY_OUT, Chosen, chosen_way, db_of
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
+from octavo.quantization.int8.in_float import Served, served_by
 from octavo.quantization.int8.noise.fidelity import are_masks, fidelity_of, least_of
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
@@ -115,34 +116,24 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         return draft
 
     chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound)
-    draft, whole, noise = chosen.draft, chosen.plan, chosen.noise
+    draft, whole = chosen.draft, chosen.plan
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
     placing = Placing(draft, whole, prices)
-    wanted = 10 ** (-bound / 10)
     alone: Noise | None = None
-    if judge is not None:
-        alone = placing.alone(judge, chosen.by_image, for_repair=recipe.repair and db_of(noise) < bound, masks=are_masks(heads))
-        placing.store(alone, wanted)
-    plan = placing.fastest()
     record: dict[str, object] = {}
-    if judge is not None:
-        record = {
-            "chosen": chosen.label,
-            "tried_db": chosen.tried,
-            "equalized_tensors": len(draft.growth),
-            "all_int8_db": db_of(noise),
-            "fidelity_db": bound,
-            "held_out_images": len(judge.samples),
-        }
-        if plan is not whole:
-            noise = judge.judge(draft.written(plan, judge.heads))
-            record["placed_db"] = db_of(noise)
-        if recipe.repair and db_of(noise) < bound:
-            least = least_of(bound) if recipe.fidelity == "auto" else bound
-            settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
-            noise, plan = settled.noise, settled.plan
-            record |= settled.record(bound)
+    if judge is None:
+        plan = placing.fastest()
+    else:
+        for_repair = recipe.repair and db_of(chosen.noise) < bound
+        alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(heads))
+        plan, noise, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, bound=bound)
+        if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
+            found = served_by(
+                model, draft, whole, Served(plan, noise, costs), judge=judge, wanted_db=float(str(record["fidelity_db"]))
+            )
+            plan, noise, costs = found.plan, found.noise, found.costs
+            record |= {"in_float": found.why} if found.why else {}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":
@@ -153,6 +144,32 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     rows = alone.rows(whole.reasons) if alone is not None else []
     decisions = [_in_file(one, halves) for one in decided(model, plan.reasons, choosers)]
     return Int8Result(result, decisions, plan.corrected, record, costs, rows)
+
+
+def _placed(
+    chosen: Chosen, placing: Placing, judge: Judge, *, alone: Noise, recipe: Int8, bound: float
+) -> tuple[Plan, float, dict[str, object]]:
+    """The placement by cost and repair, the noise that it leaves, and what it was chosen by."""
+    noise, wanted = chosen.noise, 10 ** (-bound / 10)
+    record: dict[str, object] = {
+        "chosen": chosen.label,
+        "tried_db": chosen.tried,
+        "equalized_tensors": len(chosen.draft.growth),
+        "all_int8_db": db_of(noise),
+        "fidelity_db": bound,
+        "held_out_images": len(judge.samples),
+    }
+    placing.store(alone, wanted)
+    plan = placing.fastest()
+    if plan is not chosen.plan:
+        noise = judge.judge(chosen.draft.written(plan, judge.heads))
+        record["placed_db"] = db_of(noise)
+    if recipe.repair and db_of(noise) < bound:
+        least = least_of(bound) if recipe.fidelity == "auto" else bound
+        settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
+        noise, plan = settled.noise, settled.plan
+        record |= settled.record(bound)
+    return plan, noise, record
 
 
 @dataclass(frozen=True)

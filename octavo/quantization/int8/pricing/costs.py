@@ -67,12 +67,14 @@ class CostTable:
         host: `octavo.runtime.host.fingerprint` of the machine, with `threads` and `session` (which kernels were timed).
         units: by `signature`.
         borders: the price of Q, DQ and the change of layout.
+        speeds: of whole files how many times as fast as FP32 they ran, by placement (`int8.in_float.name_of`).
         source: the file it was read from.
     """
 
     host: Mapping[str, Any]
     units: Mapping[str, Cost]
     borders: Borders
+    speeds: Mapping[str, float] = field(default_factory=dict)
     source: str | None = field(default=None, compare=False)
 
     def cost(self, unit: Unit) -> Cost:
@@ -121,7 +123,8 @@ class CostTable:
     def save(self, path: str | Path) -> None:
         """Write JSON, whole or not at all; equal tables give equal bytes."""
         units = {key: asdict(cost) for key, cost in self.units.items()}
-        write_json(path, {"format": FORMAT, "host": dict(self.host), "units": units, "borders": asdict(self.borders)})
+        found = {"format": FORMAT, "host": dict(self.host), "units": units, "borders": asdict(self.borders)}
+        write_json(path, found | {"speeds": dict(self.speeds)})
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
@@ -140,7 +143,7 @@ class CostTable:
             raise QuantizationError(f"{path} is not a cost table of this version (format {kind!r}, not {FORMAT!r})", mend)
         try:
             units = {key: Cost(**_times(value)) for key, value in found["units"].items()}
-            return cls(dict(found["host"]), units, Borders(**_times(found["borders"])), str(path))
+            return cls(dict(found["host"]), units, Borders(**_times(found["borders"])), _times(found.get("speeds", {})), str(path))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise QuantizationError(f"cost table {path} is damaged: {error!r}", mend) from error
 

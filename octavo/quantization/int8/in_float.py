@@ -1,0 +1,135 @@
+"""Networks that INT8 does not serve: all of it in float, int8 weights in the file.
+
+Integer kernels do not pay everywhere (few channels, little work a layer), and where they do the placements that pay may be too far
+from FP32. A file that computes as FP32 does is as fast, about a quarter as large, and rounded in its weights alone: their codes are
+restored while ONNX Runtime loads the graph (`numbers/stored.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.noise.judge import Judge, as_bytes
+from octavo.quantization.int8.numbers.stored import WORTH
+from octavo.quantization.int8.numbers.weights import weights_of
+from octavo.quantization.int8.pricing.costs import CostTable
+from octavo.runtime.host import has_vnni
+from octavo.runtime.noise import sqnr_db
+from octavo.runtime.session import Session
+from octavo.runtime.timing import interleaved
+
+__all__ = ["Served", "in_float", "name_of", "served_by", "speed_of"]
+
+# Below this share of FP32's speed a file is slower; what lies between it and 1 may be the timer's noise.
+_SLOWER = 0.95
+# FP32 that takes less (ms) is not timed: calls make most of it, and nobody waits for it.
+_LEAST = 1.0
+# What timing may take (s), and how often each is run.
+_SECONDS, _FEWEST, _MOST = 1.0, 5, 60
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a network is written as.
+
+    Attributes:
+        plan, noise: the plan, and the noise that it leaves on held-out images.
+        costs: the cost table, with the placement's speed where that was taken; None where nothing was measured.
+        why: why it computes in float throughout; "" where it does not.
+    """
+
+    plan: Plan
+    noise: float
+    costs: CostTable | None
+    why: str = ""
+
+
+def served_by(model: ir.Model, draft: Draft, whole: Plan, found: Served, *, judge: Judge, wanted_db: float) -> Served:
+    """The placement that was found, or all in float where that is too far from FP32, or slower, and rounded weights alone are not.
+
+    Args:
+        model: FP32 as it came in.
+        draft: what plans are made with.
+        whole: the plan in which everything that can be is INT8.
+        found: the placement.
+        judge: measures.
+        wanted_db: SQNR in dB that the network is held to.
+    """
+    costs, why = found.costs, ""
+    if _db(found.noise) < wanted_db:
+        why = "no placement with INT8 in it measured well enough"
+    elif costs is not None:
+        costs = _with_speed(costs, model, draft, found.plan, judge.samples[0])
+        speed = costs.speeds.get(name_of(found.plan), 1.0)
+        why = f"INT8 ran at {speed:.2f} times FP32's speed" if speed < _SLOWER else ""
+    if why:
+        plan = in_float(draft, whole, why)
+        noise = judge.judge(draft.written(plan, judge.heads))
+        if _db(noise) >= wanted_db:
+            return Served(plan, noise, costs, why)
+    return replace(found, costs=costs)
+
+
+def _with_speed(costs: CostTable, model: ir.Model, draft: Draft, plan: Plan, feeds: Mapping[str, np.ndarray]) -> CostTable:
+    """The table with a placement's speed, where it was made here and now by the kernels that the file is for; a table that was read
+    says what it knows.
+    """
+    if costs.source is not None or not has_vnni():
+        return costs
+    written = draft.written(plan)
+    # Where the graph's own choices are fed, it has other inputs than the file.
+    if {value.name for value in written.graph.inputs} != {value.name for value in model.graph.inputs}:
+        return costs
+    speed = speed_of(model, written, feeds)
+    return costs if speed is None else replace(costs, speeds={name_of(plan): speed})
+
+
+def _db(noise: float) -> float:
+    return round(sqnr_db(1.0, noise), 2)
+
+
+def in_float(draft: Draft, whole: Plan, reason: str) -> Plan:
+    """A plan that gives every layer back to float and keeps int8 weights in the file.
+
+    Args:
+        draft: what plans are made with.
+        whole: the plan in which everything that can be is INT8.
+        reason: why, for the manifest.
+    """
+    layers = [unit for unit in whole.int8 if unit.kind == "linear" and unit.main.op_type != "MatMul"]
+    stored = {unit.main.name for unit in layers if weights_of(unit.main).size >= WORTH}
+    names = [unit.main.name for unit in whole.int8]
+    return draft.plan({name: f"{reason}; weights int8 in the file" if name in stored else reason for name in names}, stored)
+
+
+def name_of(plan: Plan) -> str:
+    """What a cost table calls a placement: equal where the same units are INT8."""
+    return hashlib.sha256(",".join(sorted(unit.name for unit in plan.int8)).encode()).hexdigest()[:16]
+
+
+def speed_of(model: ir.Model, made: ir.Model, feeds: Mapping[str, np.ndarray], *, threads: int = 2) -> float | None:
+    """How many times as fast as FP32 a quantized graph runs, in turns in this process, optimized as in use.
+
+    Args:
+        model: FP32.
+        made: the quantized graph.
+        feeds: of one image.
+        threads: intra-op threads.
+
+    Returns:
+        The median over pairs of runs; None where FP32 takes less than a millisecond.
+    """
+    sessions = {name: Session(as_bytes(graph), threads=threads) for name, graph in (("fp32", model), ("int8", made))}
+    runners = {name: (lambda session=session: session.run(feeds)) for name, session in sessions.items()}
+    once = interleaved(runners, rounds=_FEWEST, warmup=2)
+    if once["fp32"].median < _LEAST:
+        return None
+    rounds = int(np.clip(_SECONDS * 1e3 / sum(latency.median for latency in once.values()), _FEWEST, _MOST))
+    timed = interleaved(runners, rounds=rounds, warmup=0)
+    return round(float(np.median(timed["fp32"].samples / timed["int8"].samples)), 3)

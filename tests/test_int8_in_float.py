@@ -1,0 +1,192 @@
+"""Networks that INT8 does not serve: float throughout, int8 weights in the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import graphs
+import numpy as np
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import network, run
+
+from octavo.graph.custom_ops import CustomOps
+from octavo.graph.io import save
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import Images, in_float, quantize_static
+from octavo.quantization.int8.in_float import speed_of
+from octavo.quantization.int8.pricing.costs import Cost, CostTable
+from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.verification import verified
+from octavo.runtime.noise import sqnr_db
+
+GENERATOR = np.random.default_rng(8)
+FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
+IMAGES = Images(FEEDS[:8], FEEDS[8:])
+
+
+def plain(outlier: float = 0.0) -> ir.Model:
+    """Two Convs, a residual Add, a pool and a Gemm; an outlier among a layer's weights leaves the others few codes."""
+    he = partial(graphs.he, np.random.default_rng(4))
+    tensors = {"stem": he(16, 3, 3, 3), "body": he(16, 16, 3, 3), "head": he(10, 16), "bias": he(16, 1)[:, 0]}
+    tensors["body"][:, 0, 0, 0] += np.float32(outlier)
+    nodes = [
+        oh.make_node("Conv", ["x", "stem", "bias"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "act"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body", pads=[1, 1, 1, 1]),
+        oh.make_node("Add", ["r", "b"], ["s"], "sum"),
+        oh.make_node("GlobalAveragePool", ["s"], ["g"], "pool"),
+        oh.make_node("Flatten", ["g"], ["f"], "flat"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "head", transB=1),
+    ]
+    return network(nodes, tensors, ["y"])
+
+
+MODEL = plain()
+STATISTICS = graphs.statistics_of(MODEL, FEEDS[:8])
+
+
+def quantized(**settings: object) -> Int8Result:
+    return quantize_static(MODEL, STATISTICS, Int8(method="minmax", **settings), IMAGES)
+
+
+def precisions(result: Int8Result) -> set[str]:
+    return {decision.precision for decision in result.decisions}
+
+
+def close(result: Int8Result) -> float:
+    pairs = [(run(MODEL, feeds)["y"], run(result.model, feeds)["y"]) for feeds in FEEDS[8:]]
+    signal, noise = (sum(float((one**2).sum()) for one in values) for values in zip(*((a, a - b) for a, b in pairs), strict=True))
+    return sqnr_db(signal, noise)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Let files run at a told share of FP32's speed, on a machine that they are for."""
+
+    def told(speed: float | None) -> list[ir.Model]:
+        seen: list[ir.Model] = []
+        monkeypatch.setattr(in_float, "has_vnni", lambda: True)
+        monkeypatch.setattr(in_float, "speed_of", lambda model, made, feeds: seen.append(made) or speed)
+        return seen
+
+    return told
+
+
+# Everything in INT8 is faster than anything else, or slower.
+FAST, SLOW = Cost(10.0, 0.1), Cost(0.0, 10.0)
+
+
+def table(path: Path, cost: Cost) -> str:
+    costs = quantized(fidelity=10.0).costs
+    replace(costs, units=dict.fromkeys(costs.units, cost), speeds={}).save(path)
+    return f"table:{path}"
+
+
+def test_a_file_that_runs_slower_than_fp32_computes_in_float_with_int8_weights(timed, tmp_path, monkeypatch):
+    (seen,) = [timed(0.7)]
+    result = quantized(fidelity=10.0)
+    assert len(seen) == 1
+    assert any(node.op_type == "QuantizeLinear" for node in seen[0].graph), "INT8 is what was timed"
+    assert precisions(result) == {"float"}
+    why = "INT8 ran at 0.70 times FP32's speed"
+    assert result.measured["in_float"] == why
+    assert result.warnings(repair=True) == [f"all layers compute in float, with int8 weights in the file: {why}"]
+    reasons = {decision.node: decision.reason for decision in result.decisions}
+    assert reasons["body"] == reasons["stem"] == reasons["head"] == f"{why}; weights int8 in the file"
+    assert reasons["sum"] == why
+    kinds = {node.op_type for node in result.model.graph}
+    assert not kinds & {"QuantizeLinear", "DequantizeLinear"}
+    codes = [value for value in result.model.graph.initializers.values() if value.dtype == ir.DataType.INT8]
+    assert sorted(value.shape[0] for value in codes) == [10, 16, 16]
+    assert close(result) > 35
+    # The table knows it: nothing is timed again, and the bytes are the same.
+    result.costs.save(tmp_path / "costs.json")
+    monkeypatch.setattr(in_float, "speed_of", None)
+    again = quantized(fidelity=10.0, placement=f"table:{tmp_path / 'costs.json'}")
+    assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
+    assert CostTable.load(tmp_path / "costs.json").speeds == result.costs.speeds
+
+
+@pytest.mark.parametrize("speed", [None, 0.96, 1.5])
+def test_a_file_that_does_not_is_int8(timed, speed):
+    timed(speed)
+    result = quantized(fidelity=10.0)
+    assert "int8" in precisions(result)
+    assert "in_float" not in result.measured
+    assert list(result.costs.speeds.values()) == ([] if speed is None else [speed])
+
+
+@pytest.mark.parametrize("settings", [{"repair": False}, {"placement": "all"}, {"format": "qoperator"}, {"target": "openvino"}])
+def test_speed_is_not_asked_for_where_it_decides_nothing(timed, settings):
+    seen = timed(0.1)
+    result = quantized(fidelity=10.0, **settings)
+    assert not seen
+    assert "int8" in precisions(result)
+
+
+def test_times_of_a_cpu_without_vnni_decide_nothing(timed, monkeypatch):
+    seen = timed(0.1)
+    monkeypatch.setattr(in_float, "has_vnni", lambda: False)
+    assert "int8" in precisions(quantized(fidelity=10.0))
+    assert not seen
+
+
+def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
+    # Priced so that none gives less than all of it back, and all of it in INT8 misses the mark.
+    named = table(tmp_path / "costs.json", SLOW)
+    whole = quantized(fidelity=10.0, placement=named)
+    assert "int8" in precisions(whole)
+    wanted = whole.measured["all_int8_db"] + 3
+    result = quantized(fidelity=wanted, placement=named)
+    assert result.measured["in_float"] == "no placement with INT8 in it measured well enough"
+    assert result.measured["db"] >= wanted
+    assert precisions(result) == {"float"}
+    assert "int8" in precisions(quantized(fidelity=wanted, placement=named, repair=False))
+    # Nor is it an answer where rounded weights miss the mark, too.
+    model = plain(outlier=20.0)
+    recipe = Int8(method="minmax", fidelity=50.0, placement=named)
+    more = quantize_static(model, graphs.statistics_of(model, FEEDS[:8]), recipe, IMAGES)
+    assert "in_float" not in more.measured
+    assert "int8" in precisions(more)
+    (warning,) = more.warnings(repair=True)
+    assert "no placement with INT8 in it measured better" in warning
+
+
+def test_such_a_file_is_accepted_and_its_record_says_that_no_layer_is_int8(timed, tmp_path):
+    timed(0.5)
+    result = quantized(fidelity=10.0)
+    save(MODEL, tmp_path / "fp32.onnx")
+    save(result.model, tmp_path / "int8.onnx")
+    images = [(f"image{place}", feeds) for place, feeds in enumerate(FEEDS[8:])]
+    sizes = tuple((tmp_path / f"{name}.onnx").stat().st_size for name in ("fp32", "int8"))
+    made = verified(
+        tmp_path / "int8.onnx",
+        tmp_path / "fp32.onnx",
+        result.decisions,
+        images,
+        name="int8.onnx",
+        custom=CustomOps(),
+        sizes=sizes,
+        classes=True,
+    )
+    assert made["executed"]["int8_layers"] == 0
+    assert not made["executed"]["unexpected"]
+    assert not made["executed"]["unresolved"]
+    assert not {node.get("runs") for node in made["nodes"]} & {"int8", "16-bit"}
+
+
+def test_speed_is_fp32_s_time_over_the_file_s():
+    he = partial(graphs.he, np.random.default_rng(1))
+    nodes = [oh.make_node("Conv", ["x", "w"], ["y"], "w", pads=[1, 1, 1, 1])]
+    feeds = {"x": np.zeros((1, 32, 128, 128), np.float32)}
+    once = network(nodes, {"w": he(32, 32, 3, 3)}, ["y"], inputs={"x": [1, 32, 128, 128]})
+    more = [oh.make_node("Conv", [f"y{place}", "w"], [f"y{place + 1}"], f"w{place}", pads=[1, 1, 1, 1]) for place in range(6)]
+    more = [oh.make_node("Conv", ["x", "w"], ["y0"], "w", pads=[1, 1, 1, 1]), *more]
+    several = network(more, {"w": he(32, 32, 3, 3)}, ["y6"], inputs={"x": [1, 32, 128, 128]})
+    # Seven times the work.
+    assert speed_of(several, once, feeds) > 1
+    assert speed_of(MODEL, MODEL, FEEDS[0]) is None, "too short to be timed"
