@@ -70,7 +70,7 @@ class Placing:
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
 
-        A network that is fastest in float throughout is quantized all the same: that is what was asked for.
+        A network that is fastest in float throughout by these prices is quantized all the same: `in_float.py` times the file.
         """
         if not self.prices.is_measured:
             return self.whole
