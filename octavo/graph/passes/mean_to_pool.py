@@ -84,7 +84,9 @@ def _spatial(node: ir.Node) -> list[ir.Node] | None:
         if left == [0, 1]:
             return found if rank > 2 else None
         reader = only_reader(found[-1].outputs[0])
-        if left[:2] != [0, 1] or reader is None or reader.op_type != node.op_type or _keeps(reader) != keeps:
+        if left[:2] != [0, 1] or reader is None or reader.graph is not node.graph:
+            return None
+        if reader.op_type != node.op_type or reader.domain != node.domain or _keeps(reader) != keeps:
             return None
         found.append(reader)
     return None

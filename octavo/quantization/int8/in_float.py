@@ -31,7 +31,7 @@ _SLOWER = 0.95
 # FP32 that takes less (ms) is not timed: calls make most of it, and nobody waits for it.
 _LEAST = 1.0
 # What timing may take (s), and how often each is run.
-_SECONDS, _FEWEST, _MOST = 1.0, 5, 60
+_SECONDS, _FEWEST, _MOST = 1.0, 4, 60
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def speed_of(model: ir.Model, made: ir.Model, feeds: Mapping[str, np.ndarray], *
     """
     sessions = {name: Session(as_bytes(graph), threads=threads) for name, graph in (("fp32", model), ("int8", made))}
     runners = {name: (lambda session=session: session.run(feeds)) for name, session in sessions.items()}
-    once = interleaved(runners, rounds=_FEWEST, warmup=2)
+    once = interleaved(runners, rounds=2, warmup=1)
     if once["fp32"].median < _LEAST:
         return None
     rounds = int(np.clip(_SECONDS * 1e3 / sum(latency.median for latency in once.values()), _FEWEST, _MOST))
