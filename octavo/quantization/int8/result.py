@@ -35,7 +35,8 @@ class Int8Result:
     def warnings(self, *, repair: bool) -> list[str]:
         """What a user should know of the choices; `repair`: whether layers might go back to float."""
         if "in_float" in self.measured:
-            return [f"all layers compute in float, with int8 weights in the file: {self.measured['in_float']}"]
+            why = self.measured["in_float"]
+            return [f"all layers compute in float, with int8 weights in the file: {why}; `repair: false` keeps INT8 as it is"]
         reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
         if reached is None or wanted is None or reached >= wanted:
             return []
