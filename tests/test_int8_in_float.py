@@ -22,6 +22,7 @@ from octavo.quantization.int8.pricing.costs import Cost, CostTable
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.verification import verified
 from octavo.runtime.noise import sqnr_db
+from octavo.runtime.timing import Latency
 
 GENERATOR = np.random.default_rng(8)
 FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
@@ -191,3 +192,11 @@ def test_speed_is_fp32_s_time_over_the_file_s():
     # Seven times the work.
     assert speed_of(several, once, feeds) > 1
     assert speed_of(MODEL, MODEL, FEEDS[0]) is None, "too short to be timed"
+
+
+def test_a_busy_machine_makes_no_small_network_a_large_one(monkeypatch):
+    times = {"fp32": Latency(np.array([0.4, 3.0, 3.0])), "int8": Latency(np.array([0.9, 4.0, 4.0]))}
+    monkeypatch.setattr(in_float, "interleaved", lambda *_, **__: times)
+    assert speed_of(MODEL, MODEL, FEEDS[0]) is None
+    times["fp32"] = Latency(np.array([1.4, 3.0, 3.0]))
+    assert speed_of(MODEL, MODEL, FEEDS[0]) == 0.75
