@@ -12,12 +12,11 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.fitting.effort import ROUNDED, efforts
-from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import IMAGES, images_worth, weights_noise
 from octavo.quantization.int8.ways import Way, ways_of
-from octavo.runtime.noise import sqnr_db
 
-__all__ = ["WAY_OUT", "Chosen", "chosen_way", "db_of"]
+__all__ = ["WAY_OUT", "Chosen", "chosen_way"]
 
 WAY_OUT = "see `int8.keep_float` in params.yaml, or use fp16"
 
@@ -122,8 +121,3 @@ def _weighs_less(draft: Draft, plan: Plan, best: Chosen, judge: Judge) -> bool:
 def _worth_more(recipe: Int8, short: bool) -> bool:
     """Whether to go on with what costs more."""
     return recipe.effort == "high" or (short and recipe.repair and recipe.method == "auto")
-
-
-def db_of(noise: float) -> float:
-    """SQNR in dB of a noise-to-signal ratio, as manifests have it."""
-    return round(sqnr_db(1.0, noise), 2)

@@ -15,12 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.draft import Draft, Plan
-from octavo.quantization.int8.noise.judge import Judge, as_bytes
+from octavo.quantization.int8.noise.judge import Judge, as_bytes, db_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.runtime.host import has_vnni
-from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 from octavo.runtime.timing import interleaved
 
@@ -62,7 +61,7 @@ def served_by(model: ir.Model, draft: Draft, whole: Plan, found: Served, *, judg
         wanted_db: SQNR in dB that the network is held to.
     """
     costs, why = found.costs, ""
-    if _db(found.noise) < wanted_db:
+    if db_of(found.noise) < wanted_db:
         why = "no placement with INT8 in it measured well enough"
     elif costs is not None:
         costs = _with_speed(costs, model, draft, found.plan, judge.samples[0])
@@ -71,7 +70,7 @@ def served_by(model: ir.Model, draft: Draft, whole: Plan, found: Served, *, judg
     if why:
         plan = in_float(draft, whole, why)
         noise = judge.judge(draft.written(plan, judge.heads))
-        if _db(noise) >= wanted_db:
+        if db_of(noise) >= wanted_db:
             return Served(plan, noise, costs, why)
     return replace(found, costs=costs)
 
@@ -88,10 +87,6 @@ def _with_speed(costs: CostTable, model: ir.Model, draft: Draft, plan: Plan, fee
         return costs
     speed = speed_of(model, written, feeds)
     return costs if speed is None else replace(costs, speeds={name_of(plan): speed})
-
-
-def _db(noise: float) -> float:
-    return round(sqnr_db(1.0, noise), 2)
 
 
 def in_float(draft: Draft, whole: Plan, reason: str) -> Plan:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.quantization.int8.draft import Draft, Plan
-from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import images_worth, noise_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
@@ -18,7 +18,6 @@ from octavo.quantization.int8.pricing.price import Prices
 from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.search import Candidate, Search
 from octavo.quantization.int8.structure.units import Unit
-from octavo.runtime.noise import sqnr_db
 
 __all__ = ["Placing", "Settled"]
 
@@ -49,7 +48,7 @@ class Settled:
         """For a manifest, where `wanted_db` was too dear: what it is held to instead, and what the rest costs."""
         if self.dear is None:
             return {}
-        return {"fidelity_db": round(sqnr_db(1.0, self.noise), 2), "dear_db": wanted_db, "dear_price": round(self.dear, 2)}
+        return {"fidelity_db": db_of(self.noise), "dear_db": wanted_db, "dear_price": round(self.dear, 2)}
 
 
 class Placing:

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.choice import chosen_way, db_of
+from octavo.quantization.int8.choice import chosen_way
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.fidelity import fidelity_of
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.judge import HeadJudge, db_of
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.static import Images
 from octavo.quantization.int8.structure.heads import heads_of, is_map

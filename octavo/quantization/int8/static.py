@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 
@@ -22,11 +23,11 @@ from octavo.graph.selection import choosing, held, released
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.choice import WAY_OUT, Chosen, chosen_way, db_of
+from octavo.quantization.int8.choice import WAY_OUT, Chosen, chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.in_float import Served, served_by
 from octavo.quantization.int8.noise.fidelity import are_masks, fidelity_of, least_of
-from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.numbers.shifts import Attended
 from octavo.quantization.int8.pricing.costs import CostTable
@@ -121,7 +122,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
     placing = Placing(draft, whole, prices)
     alone: Noise | None = None
-    record: dict[str, object] = {}
+    record: dict[str, Any] = {}
     if judge is None:
         plan = placing.fastest()
     else:
@@ -129,9 +130,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(heads))
         plan, noise, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, bound=bound)
         if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
-            found = served_by(
-                model, draft, whole, Served(plan, noise, costs), judge=judge, wanted_db=float(str(record["fidelity_db"]))
-            )
+            found = served_by(model, draft, whole, Served(plan, noise, costs), judge=judge, wanted_db=record["fidelity_db"])
             plan, noise, costs = found.plan, found.noise, found.costs
             record |= {"in_float": found.why} if found.why else {}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
@@ -148,10 +147,10 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 
 def _placed(
     chosen: Chosen, placing: Placing, judge: Judge, *, alone: Noise, recipe: Int8, bound: float
-) -> tuple[Plan, float, dict[str, object]]:
+) -> tuple[Plan, float, dict[str, Any]]:
     """The placement by cost and repair, the noise that it leaves, and what it was chosen by."""
     noise, wanted = chosen.noise, 10 ** (-bound / 10)
-    record: dict[str, object] = {
+    record: dict[str, Any] = {
         "chosen": chosen.label,
         "tried_db": chosen.tried,
         "equalized_tensors": len(chosen.draft.growth),

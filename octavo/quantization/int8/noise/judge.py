@@ -15,9 +15,10 @@ from typing import Self
 import numpy as np
 import onnx_ir as ir
 
+from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 
-__all__ = ["HeadJudge", "Judge", "as_bytes", "with_outputs"]
+__all__ = ["HeadJudge", "Judge", "as_bytes", "db_of", "with_outputs"]
 
 # A channel with fewer values than this has no variance of its own; the whole head's stands for it.
 _ENOUGH = 256
@@ -35,6 +36,11 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
 def as_bytes(model: ir.Model) -> bytes:
     """A graph as ONNX Runtime loads it from memory."""
     return ir.to_proto(model).SerializeToString()
+
+
+def db_of(noise: float) -> float:
+    """SQNR in dB of a noise-to-signal ratio, as manifests have it."""
+    return round(sqnr_db(1.0, noise), 2)
 
 
 class Judge(ABC):
