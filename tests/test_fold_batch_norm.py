@@ -136,9 +136,23 @@ def test_alone_it_becomes_a_depthwise_conv_in_its_place():
     assert model.graph[0].attributes["group"].as_int() == 3
 
 
-def left_alone(model: ir.Model) -> bool:
+def left_alone(model: ir.Model, **settings: bool) -> bool:
     before = ir.to_proto(model).SerializeToString()
-    return not FoldBatchNormPass()(model).modified and ir.to_proto(model).SerializeToString() == before
+    return not FoldBatchNormPass(**settings)(model).modified and ir.to_proto(model).SerializeToString() == before
+
+
+def test_without_depthwise_convs_it_folds_into_layers_and_stays_elsewhere():
+    tensors = {"w": normal(4, 3, 1, 1), "v": normal(4, 3, 1, 1)}
+    layers = [oh.make_node("Conv", ["x", "w"], ["c"], "conv"), oh.make_node("Conv", ["x", "v"], ["d"], "other")]
+    both = oh.make_node("Concat", ["c", "d"], ["j"], "j", axis=1)
+    model = network([*layers, both, batch_norm("j", "y", 8, tensors)], tensors, ["y"])
+    wanted = run(model, {"x": IMAGE}, optimization="off")["y"]
+    assert FoldBatchNormPass(depthwise=False)(model).modified
+    assert ops(model) == ["Conv", "Conv", "Concat"]
+    np.testing.assert_allclose(run(model, {"x": IMAGE}, optimization="off")["y"], wanted, rtol=1e-4, atol=1e-4)
+    assert left_alone(network([batch_norm("x", "y", 3, tensors)], tensors, ["y"]), depthwise=False)
+    with_image = oh.make_node("Concat", ["c", "x"], ["j"], "j", axis=1)
+    assert left_alone(network([layers[0], with_image, batch_norm("j", "y", 7, tensors)], tensors, ["y"]), depthwise=False)
 
 
 def test_training_mode_and_its_outputs_are_left_alone():

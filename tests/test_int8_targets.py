@@ -17,6 +17,8 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
+from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.pricing.price import estimated
 from octavo.quantization.int8.structure.targets import TARGETS
 from octavo.quantization.int8.structure.units import units_of
 from octavo.quantization.int8.writing import writer
@@ -259,6 +261,56 @@ class TestBeforeInputs:
         plan = draft.plan()
         assert plan.scales[name].by_channel == (maker in ("conv", "relu"))
         assert sqnr(ready, draft.written(plan), IMAGES)["y"] > 20
+
+    def test_a_channel_that_holds_nothing_has_no_codes_beyond_the_clip_before_it(self):
+        """OpenVINO leaves a Clip out whose bounds no code exceeds."""
+        dead = np.where(np.arange(16) % 4, 1, 0).astype(np.float32).reshape(-1, 1, 1, 1)
+        bias = np.where(np.arange(16) % 4, TENSORS["stem.b"], -1).astype(np.float32)
+        nodes = [
+            conv("x", "a", "stem", "stem.b"),
+            oh.make_node("Clip", ["a", "low", "high"], ["clip"], "clip"),
+            conv("clip", "d", "depth"),
+            conv("d", "y", "point", "point.b"),
+        ]
+        tensors = TENSORS | {"stem": TENSORS["stem"] * dead, "stem.b": bias, "low": np.float32(0), "high": np.float32(6)}
+        model = network(nodes, tensors, ["y"])
+        draft = Draft(model, statistics_of(model, IMAGES), Int8(target="openvino", method="minmax"), {}, IMAGES, by_channel=True)
+        chosen = draft.plan().scales["clip"]
+        assert chosen.by_channel
+        assert (chosen.zero_point == 0).all()
+        assert np.all(chosen.scale * 255 <= 6.001)
+        nothing = QParams.per_channel(np.zeros(3), np.zeros(3))
+        assert nothing.scale.tolist() == [1, 1, 1], "no channel has a scale to lend"
+
+    def test_a_norm_that_no_layer_takes_in_is_left_to_the_runtime(self):
+        """ONNX Runtime has no integer kernel for it and gets a depthwise Conv; OpenVINO fuses it."""
+        norms = {name: np.abs(he(32, 1)[:, 0]) + np.float32(0.5) for name in ("gain", "shift", "mean", "variance")}
+        nodes = [
+            conv("x", "a", "stem", "stem.b"),
+            oh.make_node("Relu", ["a"], ["r"], "r"),
+            conv("r", "b", "point"),
+            oh.make_node("Concat", ["r", "b"], ["j"], "j", axis=1),
+            oh.make_node("BatchNormalization", ["j", *norms], ["n"], "n"),
+            conv("n", "y", "wide"),
+        ]
+        model = network(nodes, TENSORS | norms, ["y"])
+        found = statistics_of(model, IMAGES)
+        kinds = {
+            target: [node.op_type for node in quantize_static(model, found, Int8(target=target)).model.graph]
+            for target in ("cpu", "openvino")
+        }
+        assert "BatchNormalization" not in kinds["cpu"]
+        assert (kinds["openvino"].count("BatchNormalization"), kinds["openvino"].count("Conv")) == (1, 3)
+
+    def test_estimates_say_which_layers_gain_in_openvino_and_which_in_onnx_runtime(self):
+        """OpenVINO's integer kernels gain more where products decide; those of depthwise layers gain little in either."""
+        units = units_of(branches())
+        gain = {
+            target: {unit.name: pair[0] / pair[1] for unit, pair in estimated(units, target).units.items() if unit.kind == "linear"}
+            for target in ("cpu", "openvino")
+        }
+        assert gain["openvino"]["d"] < 0.6 * gain["openvino"]["b"]
+        assert gain["openvino"]["b"] > 1.3 * gain["cpu"]["b"]
 
     def test_tensorrt_takes_zero_points_of_zero_and_leaves_an_input_of_the_add_to_the_conv(self, model, statistics):
         graph = Graph(quantize_static(model, statistics, Int8(target="tensorrt")).model)

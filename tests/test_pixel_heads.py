@@ -195,6 +195,27 @@ def test_the_way_through_channels_first_goes(parts, size, perm, batch):
     assert not TailOfPixelsPass()(model).modified
 
 
+@pytest.mark.parametrize(("perm", "transposes"), [(YOLO, [[0, 2, 3, 1], [0, 3, 1, 2, 4]]), (RETINA, [[0, 2, 3, 1]])])
+def test_behind_a_conv_channels_are_last_first_of_all_where_that_is_no_work(perm, transposes):
+    shape = [1, 3, 5, 4, 6] if perm == YOLO else [1, 15, 24]
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        oh.make_node("Reshape", ["c", "shape"], ["parted"], "parted"),
+        oh.make_node("Transpose", ["parted"], ["moved"], "moved", perm=perm if perm == YOLO else [0, 2, 1]),
+        oh.make_node("Sigmoid", ["moved"], ["y"], "y"),
+    ]
+    tensors = {"w": np.random.default_rng(1).standard_normal((15, 7, 1, 1)).astype(np.float32), "shape": np.array(shape)}
+    model = network(nodes, tensors, ["y"], inputs={"x": [1, 7, 4, 6]})
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 7, 4, 6)).astype(np.float32)}
+    wanted = run(model, feeds)["y"]
+    assert not TailOfPixelsPass()(model).modified, "ONNX Runtime's float Convs put out channels first"
+    assert TailOfPixelsPass(convs=True)(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert [list(node.attributes["perm"].as_ints()) for node in of(model, "Transpose")] == transposes
+    np.testing.assert_array_equal(run(model, feeds)["y"], wanted)
+    assert not TailOfPixelsPass(convs=True)(model).modified
+
+
 def test_rows_of_all_channels_need_no_transpose():
     model = tail(3, 5, (0, 2, 1), 1, rank=3)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 6, 15)).astype(np.float32)}

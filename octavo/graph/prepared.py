@@ -21,9 +21,13 @@ from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
 __all__ = ["prepared"]
 
 
-def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
-    """A copy of an FP32 graph, rewritten exactly into what has integer kernels, at this opset, its own or that of a Gelu that it
-    spells out, whichever is highest.
+def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -> ir.Model:
+    """A copy of an FP32 graph, rewritten exactly into what has integer kernels.
+
+    Args:
+        model: FP32; it is not changed.
+        opset: at least this one, the graph's own, and that of a Gelu that it spells out.
+        depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`).
     """
     ready = ir.from_proto(ir.to_proto(model))
     OpsetUpPass(opset)(ready)
@@ -36,7 +40,7 @@ def prepared(model: ir.Model, opset: int = 0) -> ir.Model:
     HardSwishPass()(ready)
     # Each may stand behind the other.
     FoldScalePass()(ready)
-    FoldBatchNormPass()(ready)
+    FoldBatchNormPass(depthwise_norms)(ready)
     FoldScalePass()(ready)
     # What was folded is a product.
     ZeroTinyWeightsPass()(ready)

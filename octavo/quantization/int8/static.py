@@ -18,6 +18,7 @@ from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
+from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.prepared import prepared
 from octavo.graph.selection import choosing, held, released
 from octavo.params.grammar import Int8
@@ -119,7 +120,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound)
     draft, whole = chosen.draft, chosen.plan
     costs = _costs(recipe, ready, whole, measurable=images is not None)
-    prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units)
+    prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units, recipe.target)
     placing = Placing(draft, whole, prices)
     alone: Noise | None = None
     record: dict[str, Any] = {}
@@ -204,12 +205,16 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
             f"set `source.opset: {SIXTEEN_BITS}`",
         )
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0)
-    if target_of(recipe.target).layout == "kernels":
+    target = target_of(recipe.target)
+    kernels = target.layout == "kernels"
+    complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0, depthwise_norms=kernels)
+    if kernels:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
         PadDepthwisePass()(complete)
         if recipe.float_heads:
             RowsOfAnchorsPass(kept)(complete)
+    if target.channels_last:
+        TailOfPixelsPass(convs=True)(complete)
     choosers = choosing(complete, before_layers=True)
     ready = held(complete, choosers) if choosers else complete
     heads = heads_of(units_of(ready))

@@ -3,6 +3,8 @@
 Prices are measured (`placement: measured`, or a saved table), or estimated from shapes: good for comparing placements of one graph,
 not for telling milliseconds. The estimate's rates were read off ONNX Runtime's profile of YOLOv5n, YOLOX, CGNet and
 EfficientNet-Lite0: a depthwise Conv gains nothing in int8, SiLU costs the same in either, a border costs a pass over the tensor.
+OpenVINO's were read off its own profile of YOLOv5n, NanoDet-m and MobileNetV2 (host 7ca432ccf350, OpenVINO 2026.4): its integer
+kernels gain more where products decide, little where elements do (SiLU and the next Q are in the kernel, whatever it computes in).
 
 A layer that stays float may keep its weights at two bytes: that has its price too, or the largest layers would go first.
 """
@@ -21,18 +23,35 @@ from octavo.quantization.int8.structure.rows import joined, placed_by_time, row_
 from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import Unit, readers
 
-__all__ = ["Prices", "estimated", "measured"]
+__all__ = ["RATES", "Prices", "Rates", "estimated", "measured"]
 
-# Nanoseconds a multiply-add, (float, int8).
-_DENSE, _DEPTHWISE = (0.020, 0.009), (0.015, 0.020)
-# Nanoseconds an element written by units without weights, (float, int8), and by a Q or a DQ.
-_PASS, _SILU, _BORDER = (0.10, 0.08), (0.27, 0.29), 0.15
 # Nanoseconds an element that a layer takes longer where it writes rows of floats.
 _ROWS = 0.08
 # Nanoseconds that a weight of a float layer is held to be worth: it is float16 in the file, one byte more than a code.
 _WEIGHT = 1.3
 # How much faster float must measure to be taken for its speed alone: it keeps noise of the timer from deciding.
 _MARGIN = 1.1
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What prices are estimated by: nanoseconds in (float, INT8).
+
+    Attributes:
+        dense, depthwise: of a multiply-add.
+        elements: of an element that a unit without weights writes.
+        silu: of one that SiLU writes.
+        border: of an element that a Q or a DQ writes.
+    """
+
+    dense: tuple[float, float] = (0.020, 0.009)
+    depthwise: tuple[float, float] = (0.015, 0.020)
+    elements: tuple[float, float] = (0.10, 0.08)
+    silu: tuple[float, float] = (0.27, 0.29)
+    border: float = 0.15
+
+
+RATES = {"openvino": Rates(dense=(0.018, 0.0055), depthwise=(0.085, 0.065), elements=(0.30, 0.07), border=0.10)}
 
 
 @dataclass(frozen=True)
@@ -89,14 +108,15 @@ def reads(unit: Unit, value: ir.Value) -> int:
     return sum(value in node.inputs for node in unit.nodes)
 
 
-def estimated(units: Sequence[Unit]) -> Prices:
-    """Prices from shapes; sizes that are not known count as 1."""
+def estimated(units: Sequence[Unit], target: str = "cpu") -> Prices:
+    """Prices from shapes, by what is known of the runtime that `int8.target` names; sizes that are not known count as 1."""
+    rates = RATES.get(target, Rates())
     values = _inputs(units)
-    border = {value: _size(value) * _BORDER / 1e6 for value in values}
+    border = {value: _size(value) * rates.border / 1e6 for value in values}
     on_rows = row_activations(units)
     back = _borders_out(units, border) | _behind_layers({unit: _size(unit.inputs[0]) * _ROWS / 1e6 for unit in on_rows})
     moving = {value: (border[value], border[value]) for unit in on_rows for value in unit.outputs if value in border}
-    prices = {unit: _with_weights(unit, _estimate(unit)) for unit in units}
+    prices = {unit: _with_weights(unit, _estimate(unit, rates)) for unit in units}
     return Prices(prices, border, back, needs=_pools(units), on_rows=on_rows, moving=moving)
 
 
@@ -120,9 +140,9 @@ def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]
             cost = table.cost(unit)
             prices[unit] = _with_weights(unit, (cost.float_ms * _MARGIN, cost.int8_ms))
         else:
-            prices[unit] = _with_weights(unit, _estimate(unit))
+            prices[unit] = _with_weights(unit, _estimate(unit, Rates()))
     values = [value for value in _inputs(units) if shape_of(value) is not None]
-    rest = {value: _size(value) * _BORDER / 1e6 for value in _inputs(units) if shape_of(value) is None}
+    rest = {value: _size(value) * Rates.border / 1e6 for value in _inputs(units) if shape_of(value) is None}
     quantize = rest | {value: table.border_ms(value, to_int8=True) for value in values}
     dequantize = _borders_out(units, rest | {value: table.border_ms(value, to_int8=False) for value in values})
     able = placed_by_time(units, candidates)
@@ -197,13 +217,13 @@ def _weights_price(unit: Unit) -> float:
     return weights_of(unit.main).size * _WEIGHT / 1e6
 
 
-def _estimate(unit: Unit) -> tuple[float, float]:
+def _estimate(unit: Unit, rates: Rates) -> tuple[float, float]:
     written = sum(_size(value) for value in unit.outputs) / 1e6
     if unit.kind == "linear":
         weights = weights_of(unit.main)
         depthwise = unit.main.op_type == "Conv" and weights.shape[1] == 1
         work = written * (weights[0].size if unit.main.op_type == "Conv" else min(weights.shape))
-        rates = _DEPTHWISE if depthwise else _DENSE
-        return work * rates[0], work * rates[1]
-    rates = _SILU if unit.kind == "silu" else _PASS
-    return written * rates[0], written * rates[1]
+        in_float, in_int8 = rates.depthwise if depthwise else rates.dense
+        return work * in_float, work * in_int8
+    in_float, in_int8 = rates.silu if unit.kind == "silu" else rates.elements
+    return written * in_float, written * in_int8

@@ -47,6 +47,7 @@ class Target:
         depthwise: with layout `inputs`: what only depthwise Convs read may have a scale for each channel.
         map_methods: what `method: auto` tries where the network's heads are maps.
         percentile: what it tries as `percentile`.
+        channels_last: convolutions put out channels last, whatever the graph says.
         runs_here: ONNX Runtime's kernels on the machine at hand are those of the target, so that their times say where INT8 pays.
     """
 
@@ -59,6 +60,7 @@ class Target:
     depthwise: bool = False
     map_methods: tuple[str, ...] = ("peaks",)
     percentile: float = 99.97
+    channels_last: bool = False
     runs_here: bool = False
 
 
@@ -70,7 +72,7 @@ TARGETS = {
     "cpu-no-vnni": Target(weight_bits=7, runs_here=True),
     "arm": Target(signed=True),
     # What carries values on is quantized before it: the values behind it are codes already, and need no Q.
-    "openvino": Target(**_BEFORE_INPUTS, reads=CARRIERS | _POOLS | {"Add", "Concat"}, depthwise=True),
+    "openvino": Target(**_BEFORE_INPUTS, reads=CARRIERS | _POOLS | {"Add", "Concat"}, depthwise=True, channels_last=True),
     # TensorRT moves Q and DQ across carriers and Concat by itself.
     "tensorrt": Target(**_BEFORE_INPUTS, signed=True, symmetric=True, reads=_POOLS | {"Add"}, both=False),
 }
