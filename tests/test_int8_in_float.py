@@ -96,7 +96,7 @@ def test_a_file_that_runs_slower_than_fp32_computes_in_float_with_int8_weights(t
     why = "INT8 ran at 0.70 times FP32's speed"
     assert result.measured["in_float"] == why
     (warning,) = result.warnings(repair=True)
-    assert warning.startswith(f"all layers compute in float, with int8 weights in the file: {why}; `repair: false` keeps INT8")
+    assert warning.startswith(f"all layers compute in float, with int8 weights in the file where these are close enough: {why}; `repair: false` keeps INT8")
     reasons = {decision.node: decision.reason for decision in result.decisions}
     assert reasons["body"] == reasons["stem"] == reasons["head"] == f"{why}; weights int8 in the file"
     assert reasons["sum"] == why
@@ -148,14 +148,15 @@ def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
     assert result.measured["db"] >= wanted
     assert precisions(result) == {"float"}
     assert "int8" in precisions(quantized(fidelity=wanted, placement=named, repair=False))
-    # Nor is it an answer where rounded weights miss the mark, too.
+    # Where those of all layers miss the mark, too, the ones that make little noise are: not the layer with the outlier.
     model = plain(outlier=20.0)
-    recipe = Int8(method="minmax", fidelity=50.0, placement=named)
-    more = quantize_static(model, graphs.statistics_of(model, FEEDS[:8]), recipe, IMAGES)
-    assert "in_float" not in more.measured
-    assert "int8" in precisions(more)
-    (warning,) = more.warnings(repair=True)
-    assert "no placement with INT8 in it measured better" in warning
+    statistics = graphs.statistics_of(model, FEEDS[:8])
+    more = quantize_static(model, statistics, Int8(method="minmax", fidelity=50.0, placement=named), IMAGES)
+    assert precisions(more) == {"float"}
+    reasons = {decision.node: decision.reason for decision in more.decisions}
+    assert "weights int8 in the file" not in reasons["body"]
+    assert any("weights int8 in the file" in reason for reason in reasons.values())
+    assert more.measured["db"] >= 50
 
 
 def test_such_a_file_is_accepted_and_its_record_says_that_no_layer_is_int8(timed, tmp_path):

@@ -8,7 +8,7 @@ restored while ONNX Runtime loads the graph (`numbers/stored.py`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,14 +49,18 @@ class Served:
     why: str = ""
 
 
-def served_by(model: ir.Model, draft: Draft, whole: Plan, found: Served, *, judge: Judge, wanted_db: float) -> Served:
-    """The placement that was found, or all in float where that is too far from FP32, or slower, and rounded weights alone are not.
+def served_by(
+    model: ir.Model, draft: Draft, whole: Plan, found: Served, *, stored: Collection[str], judge: Judge, wanted_db: float
+) -> Served:
+    """The placement that was found, or all in float where that is too far from FP32, or slower, and rounded weights alone are not:
+    those of all layers, or else of the few that make little noise, or none.
 
     Args:
         model: FP32 as it came in.
         draft: what plans are made with.
         whole: the plan in which everything that can be is INT8.
         found: the placement.
+        stored: names of layers whose rounded weights make little noise (`Placing.store`).
         judge: measures.
         wanted_db: SQNR in dB that the network is held to.
     """
@@ -67,8 +71,8 @@ def served_by(model: ir.Model, draft: Draft, whole: Plan, found: Served, *, judg
         costs = _with_speed(costs, model, draft, found.plan, judge.samples[0])
         speed = costs.speeds.get(name_of(found.plan), 1.0)
         why = f"INT8 ran at {speed:.2f} times FP32's speed" if speed < _SLOWER else ""
-    if why:
-        plan = in_float(draft, whole, why)
+    for layers in (_heavy(whole), stored, ()) if why else ():
+        plan = in_float(draft, whole, why, layers)
         noise = judge.judge(draft.written(plan, judge.heads))
         if db_of(noise) >= wanted_db:
             return Served(plan, noise, costs, why)
@@ -89,18 +93,23 @@ def _with_speed(costs: CostTable, model: ir.Model, draft: Draft, plan: Plan, fee
     return costs if speed is None else replace(costs, speeds={name_of(plan): speed})
 
 
-def in_float(draft: Draft, whole: Plan, reason: str) -> Plan:
-    """A plan that gives every layer back to float and keeps int8 weights in the file.
+def in_float(draft: Draft, whole: Plan, reason: str, stored: Collection[str]) -> Plan:
+    """A plan that gives every layer back to float.
 
     Args:
         draft: what plans are made with.
         whole: the plan in which everything that can be is INT8.
         reason: why, for the manifest.
+        stored: names of layers that keep int8 weights in the file.
     """
-    layers = [unit for unit in whole.int8 if unit.kind == "linear" and unit.main.op_type != "MatMul"]
-    stored = {unit.main.name for unit in layers if weights_of(unit.main).size >= WORTH}
     names = [unit.main.name for unit in whole.int8]
-    return draft.plan({name: f"{reason}; weights int8 in the file" if name in stored else reason for name in names}, stored)
+    return draft.plan({name: f"{reason}; weights int8 in the file" if name in stored else reason for name in names}, set(stored))
+
+
+def _heavy(whole: Plan) -> set[str]:
+    """The layers whose weights are worth restoring, by name."""
+    layers = [unit for unit in whole.int8 if unit.kind == "linear" and unit.main.op_type != "MatMul"]
+    return {unit.main.name or "" for unit in layers if weights_of(unit.main).size >= WORTH}
 
 
 def name_of(plan: Plan) -> str:

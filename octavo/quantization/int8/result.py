@@ -36,7 +36,8 @@ class Int8Result:
         """What a user should know of the choices; `repair`: whether layers might go back to float."""
         if "in_float" in self.measured:
             why = self.measured["in_float"]
-            return [f"all layers compute in float, with int8 weights in the file: {why}; `repair: false` keeps INT8 as it is"]
+            stored = "with int8 weights in the file where these are close enough"
+            return [f"all layers compute in float, {stored}: {why}; `repair: false` keeps INT8 as it is"]
         reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
         if reached is None or wanted is None or reached >= wanted:
             return []
