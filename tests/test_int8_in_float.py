@@ -16,8 +16,8 @@ from graphs import network, run
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, in_float, quantize_static
-from octavo.quantization.int8.in_float import speed_of
+from octavo.quantization.int8 import Images, in_float, quantize_static, static
+from octavo.quantization.int8.in_float import speeds_of
 from octavo.quantization.int8.pricing.costs import Cost, CostTable
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.verification import verified
@@ -64,21 +64,31 @@ def close(result: Int8Result) -> float:
     return sqnr_db(signal, noise)
 
 
+# Everything in INT8 is faster than anything else, or slower.
+FAST, SLOW = Cost(10.0, 0.1), Cost(0.0, 10.0)
+
+
 @pytest.fixture
 def timed(monkeypatch):
-    """Let files run at a told share of FP32's speed, on a machine that they are for."""
+    """Let files run at told shares of FP32's speed, on a machine that they are for: the placement, and float, which is timed where
+    prices call it fastest.
+    """
 
-    def told(speed: float | None) -> list[ir.Model]:
+    def told(speed: float | None, in_turns: float | None = None) -> list[ir.Model]:
         seen: list[ir.Model] = []
+
+        def speeds(model, made, feeds):
+            seen.extend(made.values())
+            return {} if speed is None else dict(zip(made, (speed, in_turns), strict=False))
+
+        costs = quantized(fidelity=10.0).costs
+        priced = replace(costs, units=dict.fromkeys(costs.units, FAST if in_turns is None else SLOW), speeds={})
+        monkeypatch.setattr(static, "measure", lambda *_: priced)
         monkeypatch.setattr(in_float, "has_vnni", lambda: True)
-        monkeypatch.setattr(in_float, "speed_of", lambda model, made, feeds: seen.append(made) or speed)
+        monkeypatch.setattr(in_float, "speeds_of", speeds)
         return seen
 
     return told
-
-
-# Everything in INT8 is faster than anything else, or slower.
-FAST, SLOW = Cost(10.0, 0.1), Cost(0.0, 10.0)
 
 
 def table(path: Path, cost: Cost) -> str:
@@ -96,7 +106,8 @@ def test_a_file_that_runs_slower_than_fp32_computes_in_float_with_int8_weights(t
     why = "INT8 ran at 0.70 times FP32's speed"
     assert result.measured["in_float"] == why
     (warning,) = result.warnings(repair=True)
-    assert warning.startswith(f"all layers compute in float, with int8 weights in the file where these are close enough: {why}; `repair: false` keeps INT8")
+    assert warning.startswith("all layers compute in float, with int8 weights in the file where these are close enough: ")
+    assert f": {why}; `repair: false` keeps INT8" in warning
     reasons = {decision.node: decision.reason for decision in result.decisions}
     assert reasons["body"] == reasons["stem"] == reasons["head"] == f"{why}; weights int8 in the file"
     assert reasons["sum"] == why
@@ -107,7 +118,7 @@ def test_a_file_that_runs_slower_than_fp32_computes_in_float_with_int8_weights(t
     assert close(result) > 35
     # The table knows it: nothing is timed again, and the bytes are the same.
     result.costs.save(tmp_path / "costs.json")
-    monkeypatch.setattr(in_float, "speed_of", None)
+    monkeypatch.setattr(in_float, "speeds_of", None)
     again = quantized(fidelity=10.0, placement=f"table:{tmp_path / 'costs.json'}")
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
     assert CostTable.load(tmp_path / "costs.json").speeds == result.costs.speeds
@@ -120,6 +131,19 @@ def test_a_file_that_does_not_is_int8(timed, speed):
     assert "int8" in precisions(result)
     assert "in_float" not in result.measured
     assert list(result.costs.speeds.values()) == ([] if speed is None else [speed])
+
+
+@pytest.mark.parametrize(("in_turns", "taken"), [(1.9, "float"), (1.72, "int8")])
+def test_where_prices_call_float_fastest_it_is_timed_too(timed, in_turns, taken):
+    """A file in float runs other kernels than the FP32 that it is made from, and may be faster than that and than INT8."""
+    seen = timed(1.7, in_turns)
+    result = quantized(fidelity=10.0)
+    assert [any(node.op_type == "QuantizeLinear" for node in made.graph) for made in seen] == [True, False]
+    assert taken in precisions(result)
+    assert ("in_float" in result.measured) == (taken == "float")
+    if taken == "float":
+        assert result.measured["in_float"] == "float ran at 1.90 times FP32's speed, INT8 at 1.70"
+    assert sorted(result.costs.speeds.values()) == sorted((1.7, in_turns))
 
 
 @pytest.mark.parametrize("settings", [{"repair": False}, {"placement": "all"}, {"format": "qoperator"}, {"target": "openvino"}])
@@ -191,13 +215,16 @@ def test_speed_is_fp32_s_time_over_the_file_s():
     more = [oh.make_node("Conv", ["x", "w"], ["y0"], "w", pads=[1, 1, 1, 1]), *more]
     several = network(more, {"w": he(32, 32, 3, 3)}, ["y6"], inputs={"x": [1, 32, 128, 128]})
     # Seven times the work.
-    assert speed_of(several, once, feeds) > 1
-    assert speed_of(MODEL, MODEL, FEEDS[0]) is None, "too short to be timed"
+    found = speeds_of(several, {"once": once, "same": several}, feeds)
+    assert found["once"] > found["same"]
+    assert found["once"] > 1
+    assert speeds_of(MODEL, {"same": MODEL}, FEEDS[0]) == {}, "too short to be timed"
 
 
 def test_a_busy_machine_makes_no_small_network_a_large_one(monkeypatch):
-    times = {"fp32": Latency(np.array([0.4, 3.0, 3.0])), "int8": Latency(np.array([0.9, 4.0, 4.0]))}
-    monkeypatch.setattr(in_float, "interleaved", lambda *_, **__: times)
-    assert speed_of(MODEL, MODEL, FEEDS[0]) is None
-    times["fp32"] = Latency(np.array([1.4, 3.0, 3.0]))
-    assert speed_of(MODEL, MODEL, FEEDS[0]) == 0.75
+    times = {"": [0.4, 3.0, 3.0], "int8": [0.9, 4.0, 4.0]}
+    told = lambda *_, **__: {name: Latency(np.array(samples)) for name, samples in times.items()}  # noqa: E731
+    monkeypatch.setattr(in_float, "interleaved", told)
+    assert speeds_of(MODEL, {"int8": MODEL}, FEEDS[0]) == {}
+    times[""] = [1.4, 3.0, 3.0]
+    assert speeds_of(MODEL, {"int8": MODEL}, FEEDS[0]) == {"int8": 0.75}

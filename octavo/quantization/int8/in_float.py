@@ -8,7 +8,7 @@ restored while ONNX Runtime loads the graph (`numbers/stored.py`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from octavo.runtime.host import has_vnni
 from octavo.runtime.session import Session
 from octavo.runtime.timing import interleaved
 
-__all__ = ["Served", "in_float", "name_of", "served_by", "speed_of"]
+__all__ = ["Served", "in_float", "name_of", "served_by", "speeds_of"]
 
 # Below this share of FP32's speed a file is slower; what lies between it and 1 may be the timer's noise.
 _SLOWER = 0.95
@@ -50,10 +50,18 @@ class Served:
 
 
 def served_by(
-    model: ir.Model, draft: Draft, whole: Plan, found: Served, *, stored: Collection[str], judge: Judge, wanted_db: float
+    model: ir.Model,
+    draft: Draft,
+    whole: Plan,
+    found: Served,
+    *,
+    stored: Collection[str],
+    rival: bool,
+    judge: Judge,
+    wanted_db: float,
 ) -> Served:
-    """The placement that was found, or all in float where that is too far from FP32, or slower, and rounded weights alone are not:
-    those of all layers, or else of the few that make little noise, or none.
+    """The placement that was found, or all in float where that is too far from FP32, or slower than FP32 or than this, and rounded
+    weights alone are not: those of all layers, or else of the few that make little noise, or none.
 
     Args:
         model: FP32 as it came in.
@@ -61,6 +69,8 @@ def served_by(
         whole: the plan in which everything that can be is INT8.
         found: the placement.
         stored: names of layers whose rounded weights make little noise (`Placing.store`).
+        rival: prices call float fastest throughout: it is timed, too. Written with the forms that this writes, it need not run at
+            FP32's speed (of PRelu networks at twice that).
         judge: measures.
         wanted_db: SQNR in dB that the network is held to.
     """
@@ -68,9 +78,14 @@ def served_by(
     if db_of(found.noise) < wanted_db:
         why = "no placement with INT8 in it measured well enough"
     elif costs is not None:
-        costs = _with_speed(costs, model, draft, found.plan, judge.samples[0])
+        other = in_float(draft, whole, "", _heavy(whole)) if rival else None
+        costs = _with_speeds(costs, model, draft, [plan for plan in (found.plan, other) if plan is not None], judge.samples[0])
         speed = costs.speeds.get(name_of(found.plan), 1.0)
-        why = f"INT8 ran at {speed:.2f} times FP32's speed" if speed < _SLOWER else ""
+        in_turns = costs.speeds.get(name_of(other), 0.0) if other is not None else 0.0
+        if speed < _SLOWER * in_turns:
+            why = f"float ran at {in_turns:.2f} times FP32's speed, INT8 at {speed:.2f}"
+        elif speed < _SLOWER:
+            why = f"INT8 ran at {speed:.2f} times FP32's speed"
     for layers in (_heavy(whole), stored, ()) if why else ():
         plan = in_float(draft, whole, why, layers)
         noise = judge.judge(draft.written(plan, judge.heads))
@@ -79,18 +94,20 @@ def served_by(
     return replace(found, costs=costs)
 
 
-def _with_speed(costs: CostTable, model: ir.Model, draft: Draft, plan: Plan, feeds: Mapping[str, np.ndarray]) -> CostTable:
-    """The table with a placement's speed, where it was made here and now by the kernels that the file is for; a table that was read
+def _with_speeds(
+    costs: CostTable, model: ir.Model, draft: Draft, plans: Sequence[Plan], feeds: Mapping[str, np.ndarray]
+) -> CostTable:
+    """The table with placements' speeds, where it was made here and now by the kernels that the file is for; a table that was read
     says what it knows.
     """
     if costs.source is not None or not has_vnni():
         return costs
-    written = draft.written(plan)
+    written = {name_of(plan): draft.written(plan) for plan in plans}
     # Where the graph's own choices are fed, it has other inputs than the file.
-    if {value.name for value in written.graph.inputs} != {value.name for value in model.graph.inputs}:
+    given = {value.name for value in model.graph.inputs}
+    if any({value.name for value in graph.graph.inputs} != given for graph in written.values()):
         return costs
-    speed = speed_of(model, written, feeds)
-    return costs if speed is None else replace(costs, speeds={name_of(plan): speed})
+    return replace(costs, speeds=speeds_of(model, written, feeds))
 
 
 def in_float(draft: Draft, whole: Plan, reason: str, stored: Collection[str]) -> Plan:
@@ -117,24 +134,27 @@ def name_of(plan: Plan) -> str:
     return hashlib.sha256(",".join(sorted(unit.name for unit in plan.int8)).encode()).hexdigest()[:16]
 
 
-def speed_of(model: ir.Model, made: ir.Model, feeds: Mapping[str, np.ndarray], *, threads: int = 2) -> float | None:
-    """How many times as fast as FP32 a quantized graph runs, in turns in this process, optimized as in use.
+def speeds_of(
+    model: ir.Model, made: Mapping[str, ir.Model], feeds: Mapping[str, np.ndarray], *, threads: int = 2
+) -> dict[str, float]:
+    """How many times as fast as FP32 quantized graphs run, all in turns in this process, optimized as in use.
 
     Args:
         model: FP32.
-        made: the quantized graph.
+        made: the quantized graphs, by name.
         feeds: of one image.
         threads: intra-op threads.
 
     Returns:
-        The median over pairs of runs; None where FP32 takes less than a millisecond.
+        By name the median over pairs of runs; nothing where FP32 takes less than a millisecond.
     """
-    sessions = {name: Session(as_bytes(graph), threads=threads) for name, graph in (("fp32", model), ("int8", made))}
+    sessions = {name: Session(as_bytes(graph), threads=threads) for name, graph in {"": model, **made}.items()}
     runners = {name: (lambda session=session: session.run(feeds)) for name, session in sessions.items()}
     once = interleaved(runners, rounds=2, warmup=1)
     rounds = int(np.clip(_SECONDS * 1e3 / sum(latency.median for latency in once.values()), _FEWEST, _MOST))
     timed = interleaved(runners, rounds=rounds, warmup=0)
+    fp32 = timed.pop("").samples
     # The least: whatever else the machine does makes single runs longer.
-    if timed["fp32"].samples.min() < _LEAST:
-        return None
-    return round(float(np.median(timed["fp32"].samples / timed["int8"].samples)), 3)
+    if fp32.min() < _LEAST:
+        return {}
+    return {name: round(float(np.median(fp32 / latency.samples)), 3) for name, latency in timed.items()}

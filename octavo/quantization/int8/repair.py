@@ -65,17 +65,20 @@ class Placing:
         self.first = set(whole.int8)
         self.chained = draft.target.layout == "kernels"
         self.stored: set[str] = set()
+        # By measured prices, as far as `fastest` has looked.
+        self.float_is_fastest = False
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
 
-        A network that is fastest in float throughout by these prices is quantized all the same: `in_float.py` times the file.
+        A network that is fastest in float throughout by these prices is quantized all the same: `in_float.py` times both.
         """
         if not self.prices.is_measured:
             return self.whole
         chosen = Trade(self.whole.reasons, self.prices, chained=self.chained).cheapest(0.0)
         plan = self.draft.plan(self._given(chosen), self.stored)
         if not plan.codes:
+            self.float_is_fastest = True
             return self.whole
         self.first = chosen
         return plan

@@ -131,8 +131,16 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(heads))
         plan, noise, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, bound=bound)
         if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
-            found = Served(plan, noise, costs)
-            found = served_by(model, draft, whole, found, stored=placing.stored, judge=judge, wanted_db=record["fidelity_db"])
+            found = served_by(
+                model,
+                draft,
+                whole,
+                Served(plan, noise, costs),
+                stored=placing.stored,
+                rival=placing.float_is_fastest,
+                judge=judge,
+                wanted_db=record["fidelity_db"],
+            )
             plan, noise, costs = found.plan, found.noise, found.costs
             record |= {"in_float": found.why} if found.why else {}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
