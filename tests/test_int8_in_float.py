@@ -74,15 +74,15 @@ def timed(monkeypatch):
     prices call it fastest.
     """
 
-    def told(speed: float | None, in_turns: float | None = None) -> list[ir.Model]:
+    def told(speed: float | None, rival: float | None = None) -> list[ir.Model]:
         seen: list[ir.Model] = []
 
         def speeds(model, made, feeds):
             seen.extend(made.values())
-            return {} if speed is None else dict(zip(made, (speed, in_turns), strict=False))
+            return {} if speed is None else dict(zip(made, (speed, rival), strict=False))
 
         costs = quantized(fidelity=10.0).costs
-        priced = replace(costs, units=dict.fromkeys(costs.units, FAST if in_turns is None else SLOW), speeds={})
+        priced = replace(costs, units=dict.fromkeys(costs.units, FAST if rival is None else SLOW), speeds={})
         monkeypatch.setattr(static, "measure", lambda *_: priced)
         monkeypatch.setattr(in_float, "has_vnni", lambda: True)
         monkeypatch.setattr(in_float, "speeds_of", speeds)
@@ -133,17 +133,17 @@ def test_a_file_that_does_not_is_int8(timed, speed):
     assert list(result.costs.speeds.values()) == ([] if speed is None else [speed])
 
 
-@pytest.mark.parametrize(("in_turns", "taken"), [(1.9, "float"), (1.72, "int8")])
-def test_where_prices_call_float_fastest_it_is_timed_too(timed, in_turns, taken):
+@pytest.mark.parametrize(("rival", "taken"), [(1.9, "float"), (1.72, "int8")])
+def test_where_prices_call_float_fastest_it_is_timed_too(timed, rival, taken):
     """A file in float runs other kernels than the FP32 that it is made from, and may be faster than that and than INT8."""
-    seen = timed(1.7, in_turns)
+    seen = timed(1.7, rival)
     result = quantized(fidelity=10.0)
     assert [any(node.op_type == "QuantizeLinear" for node in made.graph) for made in seen] == [True, False]
     assert taken in precisions(result)
     assert ("in_float" in result.measured) == (taken == "float")
     if taken == "float":
         assert result.measured["in_float"] == "float ran at 1.90 times FP32's speed, INT8 at 1.70"
-    assert sorted(result.costs.speeds.values()) == sorted((1.7, in_turns))
+    assert sorted(result.costs.speeds.values()) == sorted((1.7, rival))
 
 
 @pytest.mark.parametrize("settings", [{"repair": False}, {"placement": "all"}, {"format": "qoperator"}, {"target": "openvino"}])

@@ -81,9 +81,9 @@ def served_by(
         other = in_float(draft, whole, "", _heavy(whole)) if rival else None
         costs = _with_speeds(costs, model, draft, [plan for plan in (found.plan, other) if plan is not None], judge.samples[0])
         speed = costs.speeds.get(name_of(found.plan), 1.0)
-        in_turns = costs.speeds.get(name_of(other), 0.0) if other is not None else 0.0
-        if speed < _SLOWER * in_turns:
-            why = f"float ran at {in_turns:.2f} times FP32's speed, INT8 at {speed:.2f}"
+        rival_speed = costs.speeds.get(name_of(other), 0.0) if other is not None else 0.0
+        if speed < _SLOWER * rival_speed:
+            why = f"float ran at {rival_speed:.2f} times FP32's speed, INT8 at {speed:.2f}"
         elif speed < _SLOWER:
             why = f"INT8 ran at {speed:.2f} times FP32's speed"
     for layers in (_heavy(whole), stored, ()) if why else ():

@@ -60,7 +60,7 @@ class QParams:
             for bottom, top in zip(low, high, strict=True)
         ]
         scales = np.array([pair.scale for pair in pairs])
-        empty = np.maximum(np.abs(low), np.abs(high)) < np.finfo(np.float32).tiny
+        empty = np.maximum(high, 0) - np.minimum(low, 0) < np.finfo(np.float32).tiny * 255
         if not empty.all():
             scales[empty] = scales[~empty].max()
         return cls(scales, np.array([pair.zero_point for pair in pairs]))
