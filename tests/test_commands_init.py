@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import re
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +23,13 @@ from test_commands_inspect import octavo
 
 from octavo.graph.io import save
 from octavo.images.dataset import open_set, refuse_overlap
+from octavo.intake import choosing
 from octavo.intake.folder import recognised
 from octavo.intake.inputs import ImageInput
 from octavo.intake.normalisation import inside
+from octavo.intake.preprocessing import Guessed, tried_instead
+from octavo.intake.sets import guessed_data
+from octavo.intake.task import TaskGuess
 from octavo.intake.trial import Tried
 from octavo.intake.written import append_entry, model_name
 from octavo.params import load
@@ -207,6 +213,29 @@ def test_of_networks_that_find_nothing_none_is_clearly_better():
     assert not Tried(hardly).clearly_beats(Tried(nothing)), "no figure that the entry shows"
     assert Tried(hardly + 0.05).clearly_beats(Tried(nothing))
     assert not Tried(nothing).clearly_beats(Tried(nothing))
+
+
+@pytest.mark.parametrize(("seconds", "images"), [(1e9, 10), (0.5, None), (0.05, 0)])
+def test_of_slow_networks_fewer_images_are_tried_and_at_last_none(folder, monkeypatch, seconds, images):
+    """A run of four seconds, for each of seven candidates and eight photos, mirrored ones too, took ten minutes without a word."""
+    monkeypatch.setattr(choosing, "_SECONDS", seconds)
+    task, first, ran = TaskGuess({"name": "embedding"}), Guessed({"size": [32, 32], "resize": {"rule": "stretch"}}), []
+
+    def run(tensor: np.ndarray) -> dict[str, np.ndarray]:
+        ran.append(tensor)
+        time.sleep(0.01)
+        return {"features": tensor.mean((2, 3))}
+
+    data = guessed_data(task, folder / "photos", None)
+    _, words = choosing.chosen(first, task, data, run)
+    candidates = len(tried_instead(first)) + 2
+    if images == 0:
+        assert len(ran) == 1
+        assert words.startswith("nothing: a run takes 0.0 s here")
+    else:
+        tried = int(re.search(r"on (\d+) images", words)[1])
+        assert tried == images if images else 4 <= tried < 10
+        assert len(ran) == 1 + candidates * tried
 
 
 def test_a_detector_with_coco_s_boxes(folder):

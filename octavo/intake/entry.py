@@ -11,14 +11,13 @@ from typing import Any
 import yaml
 
 from octavo.errors import ModelRunError, SourceError
-from octavo.images.splits import pick
+from octavo.intake.choosing import chosen
 from octavo.intake.inputs import ImageInput, Sides, sides_of
 from octavo.intake.normalisation import inside
-from octavo.intake.preprocessing import Guessed, guessed, tried_instead
+from octavo.intake.preprocessing import Guessed, guessed
 from octavo.intake.runs import Runnable
 from octavo.intake.sets import DataGuess, guessed_data
 from octavo.intake.task import TaskGuess, guessed_task
-from octavo.intake.trial import Trial, Tried, tried
 from octavo.params.grammar import OnnxSource
 from octavo.params.places import inside as inside_of
 from octavo.runtime.session import Session
@@ -27,9 +26,6 @@ from octavo.sources.onnx_file import Cleaned, cleaned
 __all__ = ["Entry", "Request", "entry_of"]
 
 _WIDTH = 118
-# Images that candidates are tried on: few where a network is large.
-_TRIED = {"classification": 48, "embedding": 24}
-_TRIED_LARGE = 8
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ def entry_of(request: Request) -> Entry:
     data = guessed_data(task, request.data, request.calibration)
     first = guessed(request.task, task.family, image, sides.size, found=inside(found.image), outputs=found.model.graph.outputs)
     session = Session(runnable.source)
-    guess = _chosen(first, task, data, lambda tensor: session.run({image.name: tensor}))
+    guess = chosen(first, task, data, lambda tensor: session.run({image.name: tensor}))
     entry = Entry()
     entry.notes += [f"export: {note}" for note in found.notes if "custom operator" in note]
     _write_task(entry, task)
@@ -136,58 +132,6 @@ def _feedable(found: Cleaned, path: Path) -> ImageInput:
             "export it with the image as its only input",
         )
     return image
-
-
-def _chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Any) -> tuple[Guessed, str]:
-    """The guess that stands once others were tried, and what was measured, in words."""
-    count = _TRIED.get(task.keys["name"], _TRIED_LARGE)
-    items = pick([item for item in data.items if item.labelled] or data.items, count, 0)
-    block = task.block()
-    candidates = [first, *tried_instead(first)]
-
-    def attempt(some: list[Guessed]) -> Trial | None:
-        return tried(run, block, items, [one.block() for one in some])
-
-    trial = attempt(candidates)
-    if trial is None or trial.results[0] is None:
-        return first, "" if trial is None else "nothing: the network does not run on these images so"
-    results = list(trial.results)
-    open_ = trial.labelled or not first.firm
-    best = _best(results) if open_ else 0
-    if candidates[best].keys.get("colour", "rgb") != "gray":
-        candidates.append(_turned(candidates[best]))
-        results += attempt(candidates[-1:]).results
-        best = len(results) - 1 if open_ and _best([results[best], results[-1]]) else best
-    told = [
-        f"{one.label} {one.keys.get('colour', 'rgb').upper()} {'does not run' if result is None else f'{result.mean:.2f}'}"
-        for one, result in zip(candidates, results, strict=True)
-    ]
-    if best:
-        verdict = (
-            f"{candidates[best].label} {candidates[best].keys.get('colour', 'rgb').upper()} is clearly better than what is usual"
-        )
-    elif all(result is None or result.mean <= results[0].mean for result in results):
-        verdict = "what is usual is best"
-    elif not open_:
-        verdict = "without labels that is no reason to leave what these networks take"
-    else:
-        verdict = "nothing is clearly better than what is usual"
-    words = f"with {len(told)} candidates on {trial.images} images ({trial.measure}): {'; '.join(told)}: {verdict}"
-    return candidates[best], words
-
-
-def _best(results: list[Tried | None]) -> int:
-    """The place of the first, or of the best where that is clearly better."""
-    present = [place for place, result in enumerate(results) if result is not None]
-    place = max(present, key=lambda one: results[one].mean)
-    return place if place and results[place].clearly_beats(results[0]) else 0
-
-
-def _turned(guess: Guessed) -> Guessed:
-    """The same with red and blue exchanged, in the image and in the numbers."""
-    numbers = {key: guess.keys[key] for key in ("scale", "mean", "std") if key in guess.keys}
-    turned = {key: value[::-1] if isinstance(value, list) else value for key, value in numbers.items()}
-    return guess.with_normalisation(guess.label, turned, "rgb" if guess.keys.get("colour") == "bgr" else "bgr")
 
 
 def _write_task(entry: Entry, task: TaskGuess) -> None:

@@ -23,7 +23,7 @@ from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.ranking import class_scores
 from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
 
-__all__ = ["Trial", "Tried", "tried"]
+__all__ = ["Run", "Trial", "Tried", "tried"]
 
 Run = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 # Boxes that are compared: of at least this score, overlapping at least so much.
