@@ -1,6 +1,7 @@
 """Statistics merge exactly whatever the order and partition; ranges do what their methods promise."""
 
 import math
+from functools import partial
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.collector import collect
 from octavo.calibration.histogram import BINS, COUNTED, bin_counts, bin_edges, bin_middles, stride
 from octavo.calibration.observed import observed, quantizable
+from octavo.calibration.probes import Probes
 from octavo.calibration.ranges import METHODS, tensor_range
 from octavo.calibration.statistics import Statistics, TensorStatistics
 from octavo.errors import CalibrationError, ModelRunError, OutputError
@@ -516,8 +518,8 @@ class TestCollector:
 
     @pytest.mark.parametrize("opset", [17, 18])
     @pytest.mark.parametrize("batch", [1, "n"])
-    def test_what_is_reduced_in_the_graph_is_what_arrays_tell(self, opset, batch, monkeypatch):
-        """Images and tokens with their channels last, some counted in part; where a shape is not known arrays are read."""
+    def test_what_is_reduced_in_the_graph_is_what_arrays_tell(self, opset, batch, monkeypatch, tmp_path):
+        """Images and tokens with their channels last, some counted in part, in graphs of fixed and of open sizes."""
         random = np.random.default_rng(3)
         weights = {
             "w": random.standard_normal((5, 3, 3, 3)),
@@ -547,6 +549,10 @@ class TestCollector:
         monkeypatch.setattr(TensorStatistics, "update", lambda self, name, *rest: (arrays.append(name), update(self, name, *rest)))
         static = collect(model(70), lambda: images)
         assert set(arrays) == {"x"}, "inputs are there already; everything else is reduced in the graph"
+        opened = collect(model("s"), lambda: images)
+        assert set(arrays) == {"x"}, "sizes follow from the image's"
+        assert as_bytes(opened, tmp_path / "a") == as_bytes(static, tmp_path / "b")
+        monkeypatch.setattr(Probes, "_probed", lambda *_: None)
         dynamic = collect(model("s"), lambda: images)
         assert {"c", "y"} <= set(arrays)
         assert {"c", "t", "y"} <= static.tensors.keys()
@@ -560,6 +566,43 @@ class TestCollector:
             assert np.array_equal(got.channel_low, expected.channel_low), name
             assert np.array_equal(got.channel_high, expected.channel_high), name
             assert np.allclose(got.means(), expected.means(), atol=1e-5), name
+
+    @given(sizes=st.lists(st.sampled_from([(8, 8), (6, 11), (90, 70)]), min_size=1, max_size=5), data=st.data())
+    @settings(max_examples=15, deadline=None)
+    def test_no_partition_of_images_of_several_sizes_shows(self, sizes, data, tmp_path_factory):
+        """A graph of open sizes, part of which depends on values: as many rows as there are positive values."""
+        folder = tmp_path_factory.mktemp("s")
+        weight = onh.from_array(np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32), "w")
+        nodes = [
+            oh.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+            oh.make_node("Shape", ["c"], ["shape"], "shape", start=2),
+            oh.make_node("Concat", ["lead", "shape"], ["target"], "target", axis=0),
+            oh.make_node("Reshape", ["c", "target"], ["r"], "reshape"),
+            oh.make_node("Relu", ["r"], ["y"], "relu"),
+            oh.make_node("NonZero", ["y"], ["places"], "places"),
+            oh.make_node("Transpose", ["places"], ["rows"], "rows", perm=[1, 0]),
+            oh.make_node("GatherND", ["y", "rows"], ["z"], "z"),
+        ]
+        info = [
+            oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+            for name, shape in (("x", ["n", 3, "h", "w"]), ("z", None))
+        ]
+        graph = oh.make_graph(nodes, "g", info[:1], info[1:], [weight, onh.from_array(np.array([1, 2, 2], np.int64), "lead")])
+        model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=9))
+        random = np.random.default_rng(len(sizes))
+        images = [(str(place), {"x": random.standard_normal((1, 3, *size), np.float32)}) for place, size in enumerate(sizes)]
+        whole = collect(model, lambda: images)
+        assert {"x", "c", "r", "y"} <= whole.tensors.keys()
+        assert whole.tensors["c"].values == sum(4 * h * w for h, w in sizes)
+        shuffled, parts = data.draw(st.permutations(images)), []
+        while shuffled:
+            taken = data.draw(st.integers(1, len(shuffled)))
+            parts.append(collect(model, partial(list, shuffled[:taken])))
+            shuffled = shuffled[taken:]
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged.merge(part)
+        assert as_bytes(whole, folder / "a") == as_bytes(merged, folder / "b")
 
     @pytest.mark.parametrize("large", [1e10, 3e38])
     def test_channels_whose_sums_are_of_no_use_keep_the_range(self, large):

@@ -8,9 +8,10 @@ each, and added to the statistics one after the other, in any order, which is ex
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import cv2
 import numpy as np
@@ -22,6 +23,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.calibration.tally import Tally
 from octavo.calibration.tensor import TensorStatistics
 from octavo.errors import CalibrationError
+from octavo.graph.sized import sized
 from octavo.runtime.host import cores
 from octavo.runtime.memory import return_freed_blocks
 from octavo.runtime.tensors import Group, group_names, open_groups
@@ -68,8 +70,35 @@ def collect(
     chosen = observed(model) if tensors is None else Observed(tensors)
     batched = _batched_inputs(model)
     probes = Probes(chosen.axes, _batch_symbols(model, batched))
-    groups = group_names(model, chosen.tensors, group_bytes, size=probes.size)
-    opened = open_groups(
+    images, statistics = _Singles(samples, batched), Statistics()
+    if _is_open(model, chosen.tensors, probes):
+        # One size of images after the other, each with a graph of that size. What an image adds follows from it alone: no partition
+        # shows, whatever sizes meet in one.
+        while (shapes := images.next_shapes()) is not None:
+            opened = _opened(sized(model, shapes), chosen.tensors, probes, group_bytes)
+            statistics.absorb(_added(opened, chosen, probes, partial(images.of, shapes), group_bytes=group_bytes, lanes=lanes))
+    else:
+        opened = _opened(model, chosen.tensors, probes, group_bytes)
+        # The weights are in a file by the time the first session opens: held here as well, they would count twice.
+        del model
+        statistics = _added(opened, chosen, probes, images.all, group_bytes=group_bytes, lanes=lanes)
+    if not images.seen:
+        raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
+    statistics.link(chosen.aliases)
+    return statistics
+
+
+def _is_open(model: ir.Model, names: Sequence[str], probes: Probes) -> bool:
+    """Whether inputs' sizes are open, and tensors' that follow from them."""
+    if all(isinstance(size, int) for value in model.graph.inputs for size in value.shape or ("?",)):
+        return False
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    return any(name in values and not probes.knows(values[name]) for name in names)
+
+
+def _opened(model: ir.Model, names: Sequence[str], probes: Probes, group_bytes: int) -> Iterator[Group]:
+    groups = group_names(model, names, group_bytes, size=probes.size)
+    return open_groups(
         model,
         groups,
         threads=lambda held: 1 if 2 * held <= group_bytes else 2,
@@ -78,31 +107,76 @@ def collect(
         # What small tensors leave is taken again at once: a tenth less memory at the peak (EfficientNet-Lite0), fewer page faults.
         arena=lambda held: 2 * held <= group_bytes,
     )
-    # The weights are in a file by the time the first session opens: held here as well, they would count twice.
-    del model
+
+
+def _added(
+    opened: Iterable[Group],
+    chosen: Observed,
+    probes: Probes,
+    singles: Callable[[], Iterator[tuple[str, Feeds]]],
+    *,
+    group_bytes: int,
+    lanes: int | None,
+) -> Statistics:
+    """All groups over all these images."""
     statistics = Statistics()
     for group in opened:
         fits = 2 * group.bytes <= group_bytes and cores() > 1
         # Where an image's tensors are large its inference takes long enough to hide the page faults.
         return_freed_blocks(_SMALL if fits else _LARGE)
-        images = _Images(samples(), batched)
         fetched = (name for name in group.names if name not in probes.tally.names)
         statistics.tensors |= {name: TensorStatistics(axis=chosen.axes.get(name)) for name in fetched}
-        _pass(group, probes.tally, statistics, images, lanes or (2 if fits else 1))
+        _pass(group, probes.tally, statistics, _Images(singles()), lanes or (2 if fits else 1))
         # A group of inputs alone lays no probes.
         probes.tally = Tally([])
-        if not images.taken:
-            raise CalibrationError("there was no image to calibrate on", "check `data.calibration` in params.yaml")
-    statistics.link(chosen.aliases)
     return statistics
 
 
-class _Images:
-    """Samples cut into single images, for several lanes to take from; the failure that counts is that of the first image."""
+class _Singles:
+    """Samples cut into single images, all of them or those of one size.
 
-    def __init__(self, samples: Iterable[tuple[str, Feeds]], batched: frozenset[str]) -> None:
+    Attributes:
+        seen: whether there was one.
+    """
+
+    def __init__(self, samples: Samples, batched: frozenset[str]) -> None:
+        self.seen = False
+        self._samples, self._batched = samples, batched
+        self._shapes: list[dict[str, tuple[int, ...]]] = []
+        self._done = 0
+
+    def all(self) -> Iterator[tuple[str, Feeds]]:
+        """(what the image is, feeds) of each."""
+        for single in _single_images(self._samples(), self._batched):
+            self.seen = True
+            yield single
+
+    def of(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Feeds]]:
+        """The same of those whose inputs have these shapes."""
+        for where, feeds in self.all():
+            own = {name: np.shape(value) for name, value in feeds.items()}
+            if own not in self._shapes:
+                self._shapes.append(own)
+            if own == shapes:
+                yield where, feeds
+
+    def next_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """The shapes of the inputs of images that `of` was not asked for yet, by name; None where there are none left."""
+        first = next(self.all(), None) if not self._shapes else None
+        if first is not None:
+            self._shapes.append({name: np.shape(value) for name, value in first[1].items()})
+        if self._done == len(self._shapes):
+            return None
+        self._done += 1
+        return self._shapes[self._done - 1]
+
+
+class _Images:
+    """Images for several lanes to take from; the failure that counts is that of the first image."""
+
+    def __init__(self, images: Iterator[tuple[str, Feeds]]) -> None:
         self.taken = 0
-        self._images = _single_images(samples, batched)
+        self._images = images
         self._lock = threading.Lock()
         self._failures: dict[int, BaseException] = {}
 

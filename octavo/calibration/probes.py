@@ -74,6 +74,10 @@ class Probes:
         """Bytes that a tensor of one image takes while the graph runs."""
         return bytes_of(value) if self._probed(value) is None else bytes_of(value) // _ALIVE
 
+    def knows(self, value: ir.Value) -> bool:
+        """Whether the shape of a tensor is known as far as it matters: vectors are read as they are."""
+        return (value.shape is not None and len(value.shape) < 3) or self._probed(value) is not None
+
     def _probed(self, value: ir.Value) -> Probed | None:
         """What a probe would find; None where the shape is not known, and for vectors and inputs, which cost nothing to read."""
         if value.producer() is None or value.shape is None or len(value.shape) < 3:

@@ -8,6 +8,7 @@ change the last ones.
 from __future__ import annotations
 
 import gc
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import onnx_ir as ir
 
 from octavo.errors import ModelRunError, OutputError
 from octavo.runtime.session import Session
+from octavo.runtime.shapes import shape_of
 
 __all__ = ["Group", "bytes_of", "float_activations", "group_names", "images_within", "open_groups", "read_tensors"]
 
@@ -244,12 +246,10 @@ def _values(model: ir.Model) -> dict[str, ir.Value]:
 
 
 def bytes_of(value: ir.Value) -> int:
-    """A tensor's size for one image, as far as the graph tells."""
-    if value.shape is None:
-        return _UNKNOWN
+    """A tensor's size for one image, as far as the graph tells or was seen (`shapes`)."""
     # A symbolic batch dimension is 1 here: images are read one at a time.
-    known = [dim for dim in value.shape[1:] if isinstance(dim, int)]
-    return 4 * int(np.prod(known, dtype=np.int64)) if len(known) == max(0, len(value.shape) - 1) else _UNKNOWN
+    shape = shape_of(value)
+    return 4 * math.prod(shape[1:]) if shape is not None else _UNKNOWN
 
 
 def images_within(model: ir.Model, most: float, at_most: int) -> int:

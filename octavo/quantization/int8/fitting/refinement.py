@@ -1,7 +1,8 @@
 """Weights and biases of all INT8 layers fitted again to what their inputs really are (`rounding`), from one pass over images.
 
 Every layer sees FP32's input, rounded as its own Q rounds it, and is fitted to FP32's output. The bias takes the mean of what is
-left: (Wq - W) E[x]. Noise that comes from layers before is left alone on purpose. Two ways of fitting it in as well were measured:
+left: (Wq - W) E[x]. Layers with the same weights are fitted as one, each with a bias of its own. Noise that comes from
+layers before is left alone on purpose. Two ways of fitting it in as well were measured:
 
 - A bias that makes up for observed means, layer after layer with the quantized prefix. MobileNetV2 with its ranges cut: 23.2 dB
   becomes 20.4, because rare large values rule the mean and all others pay for them; EfficientNet-Lite0: nothing.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,7 @@ from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weight
 from octavo.quantization.int8.fitting.rounding import rounded_codes, scales_for
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import Codes, bias_of, weights_of
+from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.units import Unit
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.host import cores
@@ -75,21 +77,25 @@ def refined_codes(
 
 def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form) -> Iterator[tuple[str, Codes]]:
     layers = [unit for unit in plan.int8 if unit.kind == "linear" and _columns(unit)[1] <= _COLUMNS]
-    for part in _parts(layers):
-        moments = {unit.name: Moments(*_columns(unit)) for unit in part}
-        names = list(dict.fromkeys(unit.inputs[0].name for unit in part))
+    for part in _parts(alike(layers)):
+        moments = {unit.name: Moments(*_columns(unit)) for units in part for unit in units}
+        # Layers that are fitted as one see as many rows as one does.
+        most = {unit.name: _most(unit, len(samples) * len(units)) for units in part for unit in units}
+        layers = [unit for units in part for unit in units]
+        names = list(dict.fromkeys(unit.inputs[0].name for unit in layers))
         with ThreadPoolExecutor(min(_LANES, cores())) as pool:
             for group in open_groups(model, group_names(model, names, _BYTES), threads=1):
                 held = set(group.names)
-                readers = [unit for unit in part if unit.inputs[0].name in held]
-                reading = _Reading(group, readers, plan, moments, len(samples))
+                readers = [unit for unit in layers if unit.inputs[0].name in held]
+                reading = _Reading(group, readers, plan, moments, most)
                 list(pool.map(reading.take, range(len(samples)), samples))
         # The widest one by one: each takes eight times the bytes of its moments while it is fitted.
-        wide = [unit for unit in part if _columns(unit)[1] > _WIDE]
-        for units, lanes in ((wide, 1), ([unit for unit in part if unit not in wide], min(_LANES, cores()))):
+        wide = [units for units in part if _columns(units[0])[1] > _WIDE]
+        for those, lanes in ((wide, 1), ([units for units in part if units not in wide], min(_LANES, cores()))):
             with ThreadPoolExecutor(lanes) as pool:
-                fitted = pool.map(partial(_fitted, plan=plan, form=form), units, [moments.pop(unit.name) for unit in units])
-                yield from zip((unit.main.name for unit in units), fitted, strict=True)
+                own = [[moments.pop(unit.name) for unit in units] for units in those]
+                for units, fitted in zip(those, pool.map(partial(_fitted, plan=plan, form=form), those, own), strict=True):
+                    yield from zip((unit.main.name for unit in units), fitted, strict=True)
 
 
 @dataclass(frozen=True)
@@ -100,37 +106,59 @@ class _Reading:
     units: Sequence[Unit]
     plan: Plan
     moments: Mapping[str, Moments]
-    samples: int
+    most: Mapping[str, int]
 
     def take(self, turn: int, feeds: Feeds) -> None:
         """Take in an image. Sums of whole numbers are exact: which image comes first shows in nothing."""
         tensors = self.group.read(feeds)
         for unit in self.units:
             name = unit.inputs[0].name
-            rows = rows_of(unit.main, tensors[name], _most(unit, self.samples), turn)
+            rows = rows_of(unit.main, tensors[name], self.most[unit.name], turn)
             self.moments[unit.name].add(_codes(rows, self.plan.scales[name]))
 
 
-def _fitted(unit: Unit, moments: Moments, *, plan: Plan, form: _Form) -> Codes:
-    node, before = unit.main, plan.codes[unit.main.name]
+def _fitted(units: Sequence[Unit], moments: Sequence[Moments], *, plan: Plan, form: _Form) -> list[Codes]:
+    """Codes of layers with the same weights: they differ in the bias."""
+    node, before = units[0].main, plan.codes[units[0].main.name]
     # [1, 1], or [groups, 1]: only what depthwise Convs read has a scale for each channel.
-    step = plan.scales[unit.inputs[0].name].scale.astype(np.float64).reshape(-1, 1)
+    steps = [plan.scales[unit.inputs[0].name].scale.astype(np.float64).reshape(-1, 1) for unit in units]
     weights = as_rows(node, weights_of(node)).astype(np.float64)
     # A MatMul has no bias to take the mean.
     takes_mean = form.correct and node.op_type != "MatMul"
-    noticed = _trusted(moments.covariance if takes_mean else moments.second, moments.count)
+    noticed = _noticed(moments, steps, about_mean=takes_mean)
     if form.per_channel:
         scale = scales_for(weights, noticed, form.limit)
     else:
         scale = np.full(weights.shape[:2], before.scale.reshape(-1)[0], np.float32)
     codes = as_weights(node, rounded_codes(weights, scale, noticed, form.limit)).astype(np.int8)
-    found = Codes(codes, scale.reshape(-1) if form.per_channel else before.scale, before.axis, bias_of(node))
-    if not takes_mean:
-        return found
+    found = Codes(codes, scale.reshape(-1) if form.per_channel else before.scale, before.axis, None)
     error = as_rows(node, found.restored.astype(np.float64)) - weights
-    shift = (error @ (moments.mean * step)[:, :, None]).reshape(-1)
-    found.bias = ((0.0 if found.bias is None else found.bias.astype(np.float64)) - shift).astype(np.float32)
-    return found
+    return [
+        replace(found, bias=_bias(unit, error, own.mean * step if takes_mean else None))
+        for unit, own, step in zip(units, moments, steps, strict=True)
+    ]
+
+
+def _bias(unit: Unit, error: np.ndarray, mean: np.ndarray | None) -> np.ndarray | None:
+    """A layer's bias, less what its rounded weights put out too much on average."""
+    bias = bias_of(unit.main)
+    if mean is None:
+        return bias
+    shift = (error @ mean[:, :, None]).reshape(-1)
+    return ((0.0 if bias is None else bias.astype(np.float64)) - shift).astype(np.float32)
+
+
+def _noticed(moments: Sequence[Moments], steps: Sequence[np.ndarray], *, about_mean: bool) -> np.ndarray:
+    """What errors of weights cost, of layers with the same weights together: each by how many rows it has, and by its step."""
+    count = sum(own.count for own in moments)
+    own = [one.covariance if about_mean else one.second for one in moments]
+    if len(own) > 1:
+        largest = np.max(steps, axis=0)
+        shares = [
+            np.square(step / largest)[..., None] * (one.count / max(1, count)) for one, step in zip(moments, steps, strict=True)
+        ]
+        own = [sum(share * one for share, one in zip(shares, own, strict=True))]
+    return _trusted(own[0], count)
 
 
 def _trusted(own: np.ndarray, count: int) -> np.ndarray:
@@ -162,18 +190,18 @@ def _most(unit: Unit, samples: int) -> int:
     return max(1, -(-rows // samples))
 
 
-def _parts(layers: Sequence[Unit]) -> Iterator[list[Unit]]:
-    """Layers whose moments are held at once."""
-    bound = max(_BYTES, _TIMES_WEIGHTS * sum(weights_of(unit.main).nbytes for unit in layers))
-    part: list[Unit] = []
+def _parts(layers: Sequence[list[Unit]]) -> Iterator[list[list[Unit]]]:
+    """Layers whose moments are held at once; those with the same weights stay together."""
+    bound = max(_BYTES, _TIMES_WEIGHTS * sum(weights_of(units[0].main).nbytes for units in layers))
+    part: list[list[Unit]] = []
     total = 0
-    for unit in layers:
-        groups, columns = _columns(unit)
-        size = 8 * groups * columns**2
+    for units in layers:
+        groups, columns = _columns(units[0])
+        size = 8 * groups * columns**2 * len(units)
         if part and total + size > bound:
             yield part
             part, total = [], 0
-        part.append(unit)
+        part.append(units)
         total += size
     if part:
         yield part

@@ -22,9 +22,9 @@ from octavo.quantization.int8.noise.switches import LAYER, READ, TENSOR, FloatGr
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.shifts import before_heads, own_shifts
 from octavo.quantization.int8.pricing.trade import Noise
-from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import CARRIERS, Unit
 from octavo.runtime.host import cores
+from octavo.runtime.shapes import shape_of
 from octavo.runtime.tensors import images_within
 
 __all__ = ["IMAGES", "images_worth", "joint_noise", "noise_of", "weights_noise"]

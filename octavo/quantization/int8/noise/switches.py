@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.graph.protos import branchless, names_read, part_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.numbers.shifts import OwnShift
-from octavo.quantization.int8.structure.sizes import fixed_shape
 from octavo.runtime.session import Session
+from octavo.runtime.shapes import fixed_shape
 
 __all__ = ["LAYER", "READ", "TENSOR", "FloatGraph", "Key", "Stretch"]
 

@@ -18,8 +18,8 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.files import read_json, write_json
 from octavo.quantization.int8.pricing.specimens import source_of
-from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import Unit, constant, readers
+from octavo.runtime.shapes import shape_of
 
 __all__ = ["Borders", "Cost", "CostTable", "is_static", "signature"]
 

@@ -13,10 +13,10 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable, is_static, signature
 from octavo.quantization.int8.pricing.specimens import is_led, variants_of
-from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import Unit
 from octavo.runtime.host import fingerprint, has_vnni
 from octavo.runtime.profiling import Kernel, kernel_times
+from octavo.runtime.shapes import shape_of
 
 __all__ = ["measure"]
 

@@ -20,8 +20,8 @@ import onnx_ir as ir
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.costs import CostTable, is_static
 from octavo.quantization.int8.structure.rows import joined, placed_by_time, row_activations
-from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import Unit, readers
+from octavo.runtime.shapes import shape_of
 
 __all__ = ["RATES", "Prices", "Rates", "estimated", "measured"]
 

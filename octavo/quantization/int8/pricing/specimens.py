@@ -21,10 +21,10 @@ from onnx import helper, numpy_helper
 
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import codes_of
-from octavo.quantization.int8.structure.sizes import shape_of
 from octavo.quantization.int8.structure.units import SHARES, Unit
 from octavo.quantization.int8.writing.writer import write_qdq
 from octavo.runtime.profiling import Variant
+from octavo.runtime.shapes import shape_of
 
 __all__ = ["Branch", "is_led", "source_of", "variants_of"]
 

@@ -1,4 +1,4 @@
-"""How large tensors are: as the graph says, or as they were on an image where it leaves that open."""
+"""How large tensors are on an image, where the graph leaves that open."""
 
 from __future__ import annotations
 
@@ -10,24 +10,9 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from octavo.runtime.session import Session
+from octavo.runtime.shapes import SEEN, fixed_shape
 
-__all__ = ["carry_sizes", "fixed_shape", "observe_sizes", "shape_of"]
-
-_SEEN = "octavo.seen_shape"
-
-
-def fixed_shape(value: ir.Value) -> tuple[int, ...] | None:
-    """A tensor's shape at batch 1: a symbolic first size counts as 1. None where the graph leaves another one open."""
-    if value.shape is None:
-        return None
-    sizes = [1 if place == 0 and not isinstance(size, int) else size for place, size in enumerate(value.shape)]
-    return tuple(sizes) if all(isinstance(size, int) for size in sizes) else None
-
-
-def shape_of(value: ir.Value) -> tuple[int, ...] | None:
-    """A tensor's shape at batch 1, as it was seen where the graph leaves it open; None where it was not looked at."""
-    fixed = fixed_shape(value)
-    return fixed if fixed is not None else value.meta.get(_SEEN)
+__all__ = ["carry_sizes", "observe_sizes"]
 
 
 def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
@@ -41,7 +26,7 @@ def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
     """
     for value in model.graph.inputs:
         if _is_open(value):
-            value.meta[_SEEN] = feeds[value.name].shape
+            value.meta[SEEN] = feeds[value.name].shape
     made = [value for node in model.graph for value in node.outputs if _is_open(value)]
     if not made:
         return
@@ -49,12 +34,12 @@ def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
     proto.CopyFrom(ir.to_proto(model))
     del proto.graph.output[:]
     for place, value in enumerate(made):
-        name = f"{_SEEN}.{place}"
+        name = f"{SEEN}.{place}"
         proto.graph.node.append(helper.make_node("Shape", [value.name], [name], name=name))
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [None]))
     shapes = Session(proto.SerializeToString(), memory_pattern=False, arena=False).run(feeds)
     for place, value in enumerate(made):
-        value.meta[_SEEN] = tuple(int(size) for size in shapes[f"{_SEEN}.{place}"])
+        value.meta[SEEN] = tuple(int(size) for size in shapes[f"{SEEN}.{place}"])
 
 
 def carry_sizes(source: ir.Model, target: ir.Model) -> None:
@@ -63,10 +48,10 @@ def carry_sizes(source: ir.Model, target: ir.Model) -> None:
     def values(model: ir.Model) -> list[ir.Value]:
         return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
 
-    seen = {value.name: value.meta[_SEEN] for value in values(source) if _SEEN in value.meta}
+    seen = {value.name: value.meta[SEEN] for value in values(source) if SEEN in value.meta}
     for value in values(target):
         if value.name in seen:
-            value.meta[_SEEN] = seen[value.name]
+            value.meta[SEEN] = seen[value.name]
 
 
 def _is_open(value: ir.Value) -> bool:

@@ -4,7 +4,7 @@ Channel c of a tensor can be multiplied by s_c in the weights and the bias of th
 the weights of those that read it, as long as nothing but homogeneous operators stands between: Relu, ReLU6 within its bound,
 LeakyRelu, PRelu, pools, Resize, Mul by a gate, Add (then both branches are scaled alike, and so all of a residual stream), Concat,
 Split and Slice (then channels move, and a tensor has several streams' channels). Followed channel by channel, the graph falls apart
-into streams.
+into streams. Layers with the same weights scale alike, so that these stay the same.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import onnx_ir as ir
 from scipy import sparse
 from scipy.sparse import csgraph
 
+from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.units import Unit, constant, readers
 
 __all__ = ["Stream", "streams_of"]
@@ -54,6 +55,9 @@ def streams_of(model: ir.Model, units: list[Unit]) -> list[Stream]:
     channels = _Channels(model, units)
     for unit in units:
         channels.follow(unit)
+    for first, *others in alike(unit for unit in units if unit.kind == "linear"):
+        for other in others:
+            channels.match(first, other)
     return list(channels.streams())
 
 
@@ -89,6 +93,12 @@ class _Channels:
             self._layer(unit)
         elif not self._passes(unit):
             self.keep([*unit.inputs, *unit.inner, *unit.outputs])
+
+    def match(self, one: Unit, other: Unit) -> None:
+        """Two layers with the same weights: what scales those of one scales the other's."""
+        for first, second in ((one.inputs[0], other.inputs[0]), (one.outputs[0], other.outputs[0])):
+            if first not in self.at or second not in self.at or not self._tie(first, second):
+                self.keep([first, second])
 
     def _layer(self, unit: Unit) -> None:
         """A layer's input ends here and its output begins, unless its weights cannot be told channel by channel."""

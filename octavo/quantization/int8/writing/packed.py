@@ -22,6 +22,8 @@ _WORTH = 256
 _ALIKE = 4096
 # The axis of output channels of their weights; either may be it for a Gemm.
 _LAYERS = {"Conv": 0, "FusedConv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
+# Of int8 weights: so many that nodes which copy them take fewer bytes.
+_TWICE = 1024
 _ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub"})
 # Half precision has 66 to 76 dB against the weights of a channel, unless most of these are below its smallest normal number.
 _HALF_NOISE = 1e-6
@@ -32,8 +34,7 @@ _PLACES = 8
 def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
     """Pack the constants of a graph that is ready to be saved, in place: tables, then weights, then what is there more than once.
 
-    A layer's float32 weights become float16 where each channel keeps 60 dB by that; constants with the same content become one, but
-    for int8 ones.
+    A layer's float32 weights become float16 where each channel keeps 60 dB by that; constants with the same content become one.
 
     Args:
         model: static INT8, in Q/DQ or operator form.
@@ -50,6 +51,7 @@ def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
             if array.ndim > axis and _pack_weights(model, value, array, axis):
                 halves |= {use.node.name or "" for use in readers}
     _share_equal(model)
+    _share_codes(model)
     return halves
 
 
@@ -169,6 +171,30 @@ def _share_equal(model: ir.Model) -> None:
         if same is not value:
             value.replace_all_uses_with(same)
             forget(model, value)
+
+
+def _share_codes(model: ir.Model) -> None:
+    """Keep int8 weights once that several layers have, by Tile and Split, which ONNX Runtime folds: to it they are apart, as
+    `_share_equal` says they must be.
+    """
+    alike: dict[tuple[tuple[int, ...], bytes], list[ir.Value]] = {}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype == ir.DataType.INT8 and tensor.size >= _TWICE and not value.is_graph_input():
+            alike.setdefault((tuple(tensor.shape.numpy()), tensor.tobytes()), []).append(value)
+    for (shape, _), values in alike.items():
+        if len(values) < 2:
+            continue
+        name, count = f"{values[0].name}.shared", len(values)
+        repeats = new_constant(model, f"{name}.repeats", np.array([count, *[1] * (len(shape) - 1)], np.int64))
+        parts = new_constant(model, f"{name}.parts", np.full(count, shape[0], np.int64))
+        codes = new_constant(model, f"{name}.codes", values[0].const_value.numpy())
+        tile = ir.node("Tile", [codes, repeats], name=f"{name}.tile")
+        split = ir.node("Split", [tile.outputs[0], parts], {"axis": 0}, num_outputs=count, name=f"{name}.split")
+        tile.outputs[0].name, tile.outputs[0].dtype = f"{name}.tiled", ir.DataType.INT8
+        for place, (value, part) in enumerate(zip(values, split.outputs, strict=True)):
+            part.name, part.dtype = f"{name}.{place}", ir.DataType.INT8
+            _replace(model, value, part, [tile, split] if not place else [])
 
 
 def _then(nodes: list[ir.Node], op_type: str, inputs: list[ir.Value], name: str, to: ir.DataType | None = None) -> ir.Value:

@@ -1,0 +1,24 @@
+"""Shapes of a graph's tensors: as it says, or as they were on an image where it leaves them open."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+__all__ = ["SEEN", "fixed_shape", "shape_of"]
+
+# Where a value keeps the shape that was seen of it, beside the graph: no file says so.
+SEEN = "octavo.seen_shape"
+
+
+def fixed_shape(value: ir.Value) -> tuple[int, ...] | None:
+    """A tensor's shape at batch 1: a symbolic first size counts as 1. None where the graph leaves another one open."""
+    if value.shape is None:
+        return None
+    sizes = [1 if place == 0 and not isinstance(size, int) else size for place, size in enumerate(value.shape)]
+    return tuple(sizes) if all(isinstance(size, int) for size in sizes) else None
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...] | None:
+    """A tensor's shape at batch 1, as it was seen where the graph leaves it open; None where it was not looked at."""
+    fixed = fixed_shape(value)
+    return fixed if fixed is not None else value.meta.get(SEEN)
