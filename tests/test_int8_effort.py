@@ -130,9 +130,11 @@ def test_rows_of_matrices(op, transposed):
     assert np.array_equal(as_weights(node, as_rows(node, weights)), weights)
 
 
-def test_moments_are_those_of_all_rows_in_any_order():
-    rows = [np.random.default_rng(seed).integers(-255, 256, (2, 50 + seed, 3)).astype(np.float64) for seed in range(4)]
-    one, other = Moments(2, 3), Moments(2, 3)
+@pytest.mark.parametrize("columns", [3, 900])
+def test_moments_are_those_of_all_rows_in_any_order(columns):
+    """Of 900 columns two images' rows are multiplied at once."""
+    rows = [np.random.default_rng(seed).integers(-255, 256, (2, 50 + seed, columns)).astype(np.float64) for seed in range(5)]
+    one, other = Moments(2, columns), Moments(2, columns)
     for part in rows:
         one.add(part)
     for part in reversed(rows):

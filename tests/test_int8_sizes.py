@@ -11,8 +11,9 @@ from graphs import he, network, run, statistics_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.pricing.price import estimated
-from octavo.quantization.int8.structure.sizes import carry_sizes, fixed_shape, observe_sizes, shape_of
+from octavo.quantization.int8.structure.sizes import carry_sizes, observe_sizes
 from octavo.quantization.int8.structure.units import units_of
+from octavo.runtime.shapes import fixed_shape, shape_of
 
 GENERATOR = np.random.default_rng(2)
 WEIGHTS = {"w0": he(GENERATOR, 8, 3, 3, 3), "w1": he(GENERATOR, 8, 8, 3, 3), "w2": he(GENERATOR, 4, 8, 1, 1)}

@@ -15,8 +15,9 @@ from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
+from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.streams import streams_of
-from octavo.quantization.int8.structure.units import units_of
+from octavo.quantization.int8.structure.units import Unit, units_of
 
 WIDTH = 8
 GENERATOR = np.random.default_rng(11)
@@ -62,6 +63,19 @@ class Grower:
             place = len(self.nodes)
             self.tensors[f"s{place}"] = self.generator.uniform(0.1, 0.9, (WIDTH, 1, 1)).astype(np.float32)
             made = self.node("PRelu", [pick(), f"s{place}"])
+        elif kind == "again":
+            # With the weights of a layer before, and a bias of its own or that layer's.
+            layers = [
+                node for node in self.nodes if node.op_type == "Conv" and self.tensors[node.input[1]].shape[:2] == (WIDTH, WIDTH)
+            ]
+            if layers:
+                node = layers[self.generator.integers(len(layers))]
+                own = f"b{len(self.nodes)}"
+                self.tensors[own] = self.generator.standard_normal(WIDTH).astype(np.float32)
+                padding = [self.tensors[node.input[1]].shape[2] // 2] * 4
+                made = self.node("Conv", [pick(), node.input[1], str(self.generator.choice([node.input[2], own]))], pads=padding)
+            else:
+                made = self.conv(pick(), WIDTH, WIDTH)
         elif kind == "add":
             made = self.node("Add", [pick(), pick()])
         elif kind == "halves":
@@ -90,7 +104,7 @@ class Grower:
         return prepared(network(self.nodes, self.tensors, ["y"]))
 
 
-KINDS = ["layer", "layer", "relu6", "prelu", "add", "halves", "gate", "relu", "leaky", "sigmoid"]
+KINDS = ["layer", "layer", "again", "relu6", "prelu", "add", "halves", "gate", "relu", "leaky", "sigmoid"]
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,6 +120,13 @@ def test_scaling_the_channels_of_all_streams_changes_no_float_result(seed, kinds
         assert np.allclose(before, after, rtol=1e-3, atol=1e-4 * max(1.0, np.abs(before).max()))
     if other.growth:
         assert other.plan().int8
+    assert [[unit.name for unit in units] for units in alike_layers(other.units)] == [
+        [unit.name for unit in units] for units in alike_layers(plain.units)
+    ]
+
+
+def alike_layers(units: list[Unit]) -> list[list[Unit]]:
+    return alike(unit for unit in units if unit.kind == "linear")
 
 
 def names_of(model: ir.Model) -> list[set[str]]:

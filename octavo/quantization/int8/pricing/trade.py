@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -136,6 +137,12 @@ class Trade:
 
     def cheapest(self, weight: float) -> set[Unit]:
         """The INT8 units of the placement with the least time plus `weight` (ms) times noise; of several, the one with the most."""
+        side = self._cut.side(weight)
+        return {unit for unit, reason in self.reasons.items() if not reason and self._cut.node(unit) in side}
+
+    @cached_property
+    def _cut(self) -> _Cut:
+        """What each decision costs in time and in noise, whatever these are worth: placements by the dozen are looked for in it."""
         cut = _Cut()
         node, edge = cut.node, cut.edge
         for unit, reason in self.reasons.items():
@@ -146,7 +153,7 @@ class Trade:
             in_float, in_int8 = self.prices.units[unit]
             noise = self.noise.weights.get(unit.name, 0.0) + sum(self.noise.tensors.get(value.name, 0.0) for value in unit.inner)
             edge(_SOURCE, place, in_float)
-            edge(place, _SINK, in_int8 + weight * noise)
+            edge(place, _SINK, in_int8, noise)
             for other in self._needed(unit):
                 edge(place, node(other), None)
             if unit.kind != "linear" and self.chained:
@@ -159,26 +166,25 @@ class Trade:
             maker, found = self.makers.get(value), self.readers.get(value, [])
             border = 0.0
             if value.name in self.noise.copies:
-                border = weight * self.noise.tensors.get(value.name, 0.0)
+                border = self.noise.tensors.get(value.name, 0.0)
             else:
                 for place, (noise, readers) in enumerate(self._parts(value)):
                     rounded = node(("rounded", value, place))
                     for around in [*readers, maker] if maker is not None and self.chained and value not in self.bare else readers:
                         edge(node(around), rounded, None)
-                    edge(rounded, _SINK, weight * noise)
+                    edge(rounded, _SINK, 0.0, noise)
             for reader in found:
                 edge(node(reader), node(("codes", value)), None)
                 if maker is not None:
                     edge(node(maker), node(reader), self.prices.dequantize[value] * reads(reader, value))
             if found:
-                edge(node(("codes", value)), _SINK if maker is None else node(maker), self.prices.quantize[value] + border)
+                edge(node(("codes", value)), _SINK if maker is None else node(maker), self.prices.quantize[value], border)
             if value in self.prices.moving:
                 layer, (there, back) = node(self._behind(value)), self.prices.moving[value]
                 edge(node(("codes", value)), layer, there)
                 for reader in found:
                     edge(layer, node(reader), back)
-        side = cut.side()
-        return {unit for unit, reason in self.reasons.items() if not reason and node(unit) in side}
+        return cut
 
     def _behind(self, value: ir.Value) -> Unit:
         """The unit that has to be INT8 where units without weights read a tensor's codes: an activation's layer, if it has one."""
@@ -253,22 +259,28 @@ class _Cut:
     def __init__(self) -> None:
         # Whole numbers as nodes: sets of them have one order in every process.
         self._number: dict[object, int] = {}
-        self._costs: dict[tuple[int, int], float] = {}
+        self._costs: dict[tuple[int, int], tuple[float, float]] = {}
 
     def node(self, key: object) -> int:
         return self._number.setdefault(key, len(self._number) + 2)
 
-    def edge(self, start: int, end: int, cost: float | None) -> None:
-        """What it costs if `start` is on the source's side and `end` on the other; None: never."""
-        held = self._costs.get((start, end), 0.0)
-        self._costs[start, end] = held + (np.inf if cost is None else cost)
+    def edge(self, start: int, end: int, cost: float | None, noise: float = 0.0) -> None:
+        """What it costs, and what noise it makes, if `start` is on the source's side and `end` on the other; None: never."""
+        held, made = self._costs.get((start, end), (0.0, 0.0))
+        self._costs[start, end] = (held + (np.inf if cost is None else cost), made + noise)
 
-    def side(self) -> set[int]:
-        """The nodes on the source's side; of several minimum cuts, that with the most."""
-        total = sum(cost for (start, _), cost in self._costs.items() if start == _SOURCE)
-        ends = np.array(list(self._costs))
+    @cached_property
+    def _edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(start and end, cost, noise) of each edge; there are no more of them from here on."""
+        costs = np.array(list(self._costs.values()))
+        return np.array(list(self._costs)), costs[:, 0], costs[:, 1]
+
+    def side(self, weight: float) -> set[int]:
+        """The nodes on the source's side, where cost plus `weight` times noise is least; of several cuts, that with the most."""
+        ends, costs, noises = self._edges
+        total = float(costs[ends[:, 0] == _SOURCE].sum())
         # What costs more than all that can be saved is as good as never.
-        capacities = np.minimum(np.array(list(self._costs.values())) * (_WHOLE / (total or 1.0)), 2.0 * _WHOLE)
+        capacities = np.minimum((costs + weight * noises) * (_WHOLE / (total or 1.0)), 2.0 * _WHOLE)
         count = len(self._number) + 2
         graph = sparse.csr_array((np.rint(capacities).astype(np.int32), ends.T), (count, count))
         left = graph - csgraph.maximum_flow(graph, _SOURCE, _SINK).flow
