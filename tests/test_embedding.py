@@ -332,7 +332,9 @@ class TestGates:
     def test_defaults_are_the_task_s(self):
         assert (Gates().of_task("embedding").similarity_min, Gates().of_task("embedding").auc_drop) == (0.98, 0.01)
         assert (Gates().of_task("detection").similarity_min, Gates().of_task("detection").auc_drop) == (None, None)
-        given = Gates(similarity_min=0.9, auc_drop=None)
+        assert [Gates().of_task(task).similarity for task in ("embedding", "segmentation", "detection")] == [0.995, 0.995, 0.99]
+        assert Gates(similarity=0.999).of_task("detection").similarity == 0.999
+        given = Gates(similarity=0.9, similarity_min=0.9, auc_drop=None)
         assert given.of_task("embedding") == given
         assert given.of_task("classification").similarity_min == 0.9
 

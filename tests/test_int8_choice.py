@@ -18,6 +18,7 @@ from octavo.errors import QuantizationError
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static, repair
+from octavo.quantization.int8.choice import _FAR, _typical
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise import sensitivity
 from octavo.quantization.int8.noise.judge import HeadJudge
@@ -115,6 +116,31 @@ def test_the_way_that_measures_best_is_taken_and_written_down():
     assert "equalized" in max(tried, key=tried.get)
     again = quantize_static(model, statistics_of(model), recipe, IMAGES)
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
+
+
+def test_one_image_far_beyond_all_others_does_not_choose_the_way_alone():
+    model = uneven()
+    recipe = Int8(repair=False, placement="all", fidelity=50)
+    far = {name: value * np.float32(4) for name, value in HELD_OUT[0].items()}
+    plain, beside = (
+        quantize_static(model, statistics_of(model), recipe, Images(CALIBRATION, held_out)).measured
+        for held_out in (HELD_OUT, [*HELD_OUT, far])
+    )
+    # Both ways cut it off; they are told apart by the others.
+    for way in ("mse", "percentile"):
+        assert abs(beside["tried_db"][way] - plain["tried_db"][way]) < 3
+    assert beside["all_int8_db"] < 10, "it counts in full for repair and the record"
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20))
+def test_only_what_is_far_from_the_median_counts_less(noises):
+    found, middle = _typical(noises), np.median(noises)
+    assert found <= np.mean(noises) * (1 + 1e-9)
+    if middle == 0 or max(noises) <= _FAR * middle:
+        assert found == pytest.approx(np.mean(noises))
+    else:
+        assert found < np.mean(noises)
+        assert found >= middle / 2
 
 
 def test_a_network_of_much_work_has_the_channels_of_its_better_cut_alone_equalized(monkeypatch):

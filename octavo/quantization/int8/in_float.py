@@ -1,8 +1,9 @@
-"""Networks that INT8 does not serve: all of it in float, int8 weights in the file.
+"""Networks that INT8 does not serve: all of it in float, int8 weights in the file where these are close enough.
 
 Integer kernels do not pay everywhere (few channels, little work a layer), and where they do the placements that pay may be too far
 from FP32. A file that computes as FP32 does is as fast, about a quarter as large, and rounded in its weights alone: their codes are
-restored while ONNX Runtime loads the graph (`numbers/stored.py`).
+restored while ONNX Runtime loads the graph (`numbers/stored.py`). Where int8 weights of all layers are too far as well, those that
+make little noise have them, and the others float16.
 """
 
 from __future__ import annotations

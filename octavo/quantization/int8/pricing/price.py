@@ -23,7 +23,7 @@ from octavo.quantization.int8.structure.rows import joined, placed_by_time, row_
 from octavo.quantization.int8.structure.units import Unit, readers
 from octavo.runtime.shapes import shape_of
 
-__all__ = ["RATES", "Prices", "Rates", "estimated", "measured"]
+__all__ = ["Prices", "estimated", "measured"]
 
 # Nanoseconds an element that a layer takes longer where it writes rows of floats.
 _ROWS = 0.08
@@ -34,7 +34,7 @@ _MARGIN = 1.1
 
 
 @dataclass(frozen=True)
-class Rates:
+class _Rates:
     """What prices are estimated by: nanoseconds in (float, INT8).
 
     Attributes:
@@ -51,7 +51,7 @@ class Rates:
     border: float = 0.15
 
 
-RATES = {"openvino": Rates(dense=(0.018, 0.0055), depthwise=(0.085, 0.065), elements=(0.30, 0.07), border=0.10)}
+_RATES = {"openvino": _Rates(dense=(0.018, 0.0055), depthwise=(0.085, 0.065), elements=(0.30, 0.07), border=0.10)}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def reads(unit: Unit, value: ir.Value) -> int:
 
 def estimated(units: Sequence[Unit], target: str = "cpu") -> Prices:
     """Prices from shapes, by what is known of the runtime that `int8.target` names; sizes that are not known count as 1."""
-    rates = RATES.get(target, Rates())
+    rates = _RATES.get(target, _Rates())
     values = _inputs(units)
     border = {value: _size(value) * rates.border / 1e6 for value in values}
     on_rows = row_activations(units)
@@ -140,9 +140,9 @@ def measured(units: Sequence[Unit], table: CostTable, candidates: Iterable[Unit]
             cost = table.cost(unit)
             prices[unit] = _with_weights(unit, (cost.float_ms * _MARGIN, cost.int8_ms))
         else:
-            prices[unit] = _with_weights(unit, _estimate(unit, Rates()))
+            prices[unit] = _with_weights(unit, _estimate(unit, _Rates()))
     values = [value for value in _inputs(units) if shape_of(value) is not None]
-    rest = {value: _size(value) * Rates.border / 1e6 for value in _inputs(units) if shape_of(value) is None}
+    rest = {value: _size(value) * _Rates.border / 1e6 for value in _inputs(units) if shape_of(value) is None}
     quantize = rest | {value: table.border_ms(value, to_int8=True) for value in values}
     dequantize = _borders_out(units, rest | {value: table.border_ms(value, to_int8=False) for value in values})
     able = placed_by_time(units, candidates)
@@ -217,7 +217,7 @@ def _weights_price(unit: Unit) -> float:
     return weights_of(unit.main).size * _WEIGHT / 1e6
 
 
-def _estimate(unit: Unit, rates: Rates) -> tuple[float, float]:
+def _estimate(unit: Unit, rates: _Rates) -> tuple[float, float]:
     written = sum(_size(value) for value in unit.outputs) / 1e6
     if unit.kind == "linear":
         weights = weights_of(unit.main)
