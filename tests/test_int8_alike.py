@@ -6,7 +6,9 @@ import onnx_ir as ir
 import pytest
 from graphs import he, network, run, statistics_of
 
+from octavo.graph.macs import parameters
 from octavo.graph.prepared import prepared
+from octavo.graph.readable import readable
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
@@ -86,6 +88,11 @@ def test_the_file_has_their_codes_once_and_every_kernel_gets_them(copied, settin
     kernels = optimized_nodes(as_bytes(result))
     assert not [node for node in kernels if node.op_type in ("Tile", "Split")], "folded while loading"
     assert len([node for node in kernels if node.op_type == "QLinearConv"]) == 8
+
+
+def test_their_parameters_count_once_in_the_file_as_in_fp32():
+    model = siamese()
+    assert parameters(readable(quantized(model))) == parameters(readable(model))
 
 
 def test_they_are_found_whether_written_once_or_for_each_layer():

@@ -23,7 +23,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.calibration.tally import Tally
 from octavo.calibration.tensor import TensorStatistics
 from octavo.errors import CalibrationError
-from octavo.graph.sized import sized
+from octavo.graph.readable import sized
 from octavo.runtime.host import cores
 from octavo.runtime.memory import return_freed_blocks
 from octavo.runtime.tensors import Group, group_names, open_groups

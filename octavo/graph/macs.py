@@ -25,8 +25,10 @@ _GEMMS = frozenset({"FusedGemm", "Gemm", "QGemm"})
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ATTENTIONS = frozenset({"Attention", "MultiHeadAttention", "QAttention"})
 _LAYERS = _CONVS | _PRODUCTS | _GEMMS | _ATTENTIONS | {"ConvTranspose", "Einsum", "GroupQueryAttention", "MatMulNBits", *_GATES}
-# What a constant is read through before a layer gets it: restoring codes, types and axes.
-_RESTORES = frozenset({"Cast", "DequantizeLinear", "Identity", "Mul", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})
+# What a constant is read through before a layer gets it: restoring codes, types and axes, and copies for layers that share it.
+_RESTORES = frozenset(
+    {"Cast", "DequantizeLinear", "Identity", "Mul", "Reshape", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze"}
+)
 # Scales and zero points say what codes mean, and are nobody's parameters: their places.
 _MEANINGS = {
     "DequantizeLinear": (1, 2),

@@ -12,7 +12,7 @@ from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
 
-__all__ = ["Shape", "readable", "shapes_at"]
+__all__ = ["Shape", "readable", "shapes_at", "sized"]
 
 # None for a size that is not known.
 Shape = tuple[int | None, ...]
@@ -60,3 +60,24 @@ def shapes_at(model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> dict[str,
         for value in (*copy.graph.inputs, *copy.graph.initializers.values(), *(one for node in copy.graph for one in node.outputs))
         if value.name and value.shape is not None
     }
+
+
+def sized(model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> ir.Model:
+    """The same nodes for inputs of these sizes, with the shapes that follow from them; what depends on values stays open.
+
+    Args:
+        model: names of nodes and tensors are its own, types are known; it is not changed.
+        inputs: input to its sizes.
+
+    Returns:
+        A copy that shares the weights.
+    """
+    known, copy = shapes_at(model, inputs), model.clone()
+    for value in copy.graph.inputs:
+        if value.name in inputs:
+            value.shape = ir.Shape(list(inputs[value.name]))
+    for value in (value for node in copy.graph for value in node.outputs):
+        found = known.get(value.name or "", (None,))
+        if all(isinstance(size, int) for size in found):
+            value.shape = ir.Shape(found)
+    return copy
