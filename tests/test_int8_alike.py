@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from graphs import he, network, run, statistics_of
 
-from octavo.graph.macs import parameters
+from octavo.graph.macs import stored_in
 from octavo.graph.prepared import prepared
 from octavo.graph.readable import readable
 from octavo.params.grammar import Int8
@@ -90,9 +90,12 @@ def test_the_file_has_their_codes_once_and_every_kernel_gets_them(copied, settin
     assert len([node for node in kernels if node.op_type == "QLinearConv"]) == 8
 
 
-def test_their_parameters_count_once_in_the_file_as_in_fp32():
-    model = siamese()
-    assert parameters(readable(quantized(model))) == parameters(readable(model))
+def test_their_weights_are_found_where_the_file_has_them():
+    nodes = {node.name: node for node in readable(quantized(siamese())).graph}
+    for layer in ("2", "3"):
+        one, other = (stored_in(nodes[f"{branch}.{layer}"].inputs[1]) for branch in "ab")
+        assert one is other is not None
+        assert one.dtype == ir.DataType.INT8
 
 
 def test_they_are_found_whether_written_once_or_for_each_layer():
