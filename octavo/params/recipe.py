@@ -180,7 +180,7 @@ class Gates(Block):
     # The task's metric relative to FP32's.
     retained: Fraction = 0.99
     # Mean cosine of the raw outputs to FP32's. auto: 0.995; 0.99 for detection: 0.995 is what 20 dB leave, which INT8 asks of a
-    # detector's objects, and outputs are mostly background (YOLOX-nano 0.994 with all of its AP; `agreement` is of its boxes).
+    # detector's objects; outputs are mostly background, and may be further off (YOLOX-nano 0.994). `agreement` is of its boxes.
     similarity: Annotated[float, Field(ge=-1, le=1)] | Literal["auto"] = "auto"
     # Least cosine of the raw outputs to FP32's, the worst image's. auto: 0.98 for embeddings, none for other tasks; null: none.
     similarity_min: Annotated[float, Field(ge=-1, le=1)] | Literal["auto"] | None = "auto"
