@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from octavo.graph.clean import clean
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
+from octavo.graph.passes.known_sizes import KnownSizesPass
 from octavo.graph.passes.pick_part import PickPartPass
 
 GENERATOR = np.random.default_rng(23)
@@ -122,6 +123,86 @@ def test_a_symbolic_size_stays_a_question():
     FoldConstantsPass()(model)
     for batch in (1, 3):
         assert run(model, {"x": np.ones((batch, 3, 4, 4), np.float32)})["y"].shape == (batch, 48)
+
+
+def sizes_asked(index: np.ndarray, shape: list, **attributes: int) -> ir.Model:
+    nodes = [
+        oh.make_node("Relu", ["x"], ["r"], "r"),
+        oh.make_node("Shape", ["r"], ["s"], "s", **attributes),
+        oh.make_node("Gather", ["s", "i"], ["g"], "g", axis=0),
+        oh.make_node("Cast", ["g"], ["y"], "y", to=onnx.TensorProto.FLOAT),
+    ]
+    return network(nodes, {"i": index}, ["y"], inputs={"x": shape})
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_sizes_are_constants_where_they_are_known(sizes, is_open, data):
+    """Of tensors of which other sizes are open, empty ones included."""
+    start, end = data.draw(st.integers(-4, len(sizes) - 1)), data.draw(st.none() | st.integers(-4, 5))
+    named = list(range(len(sizes)))[start:end]
+    if not named:
+        return
+    places = st.integers(-len(named), len(named) - 1)
+    index = np.array(data.draw(places | st.lists(places, min_size=1, max_size=3)))
+    shape = [f"n{axis}" if is_open[axis] else size for axis, size in enumerate(sizes)]
+    model = sizes_asked(index, shape, start=start, **({} if end is None else {"end": end}))
+    feeds = {"x": np.zeros(sizes, np.float32)}
+    before = run(model, feeds, optimization="off")["y"]
+    known = not any(is_open[named[place]] for place in index.reshape(-1))
+    assert KnownSizesPass()(model).modified == known
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    np.testing.assert_array_equal(run(model, feeds, optimization="off")["y"], before)
+    assert ("Gather" in ops(model)) == (not known)
+
+
+def test_a_size_asked_beyond_the_axes_and_one_put_out_stay():
+    beyond = sizes_asked(np.array(2), ["n", 4])
+    assert not KnownSizesPass()(beyond).modified
+    nodes = [oh.make_node("Shape", ["x"], ["s"], "s"), oh.make_node("Gather", ["s", "i"], ["y"], "g")]
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])],
+        [oh.make_tensor_value_info("y", onnx.TensorProto.INT64, [])],
+        [onnx.numpy_helper.from_array(np.array(1), "i")],
+    )
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)])))
+    assert not KnownSizesPass()(model).modified
+
+
+def test_boxes_are_clipped_where_there_are_none():
+    """As torchvision's RetinaNet does; with both sizes asked for, ONNX Runtime makes a Reshape to [0, -1] of it, and fails."""
+    nodes = [
+        oh.make_node("Greater", ["score", "half"], ["sure"], "sure"),
+        oh.make_node("NonZero", ["sure"], ["at"], "at"),
+        oh.make_node("Reshape", ["at", "flat"], ["rows"], "rows"),
+        oh.make_node("Gather", ["box", "rows"], ["some"], "some", axis=0),
+        oh.make_node("Slice", ["some", "first", "last", "one", "two"], ["left"], "left"),
+        oh.make_node("Slice", ["some", "one", "last", "one", "two"], ["top"], "top"),
+        *(oh.make_node("Max", [name, "zero"], [f"{name}0"], f"{name}0") for name in ("left", "top")),
+        *(oh.make_node("Unsqueeze", [f"{name}0", "two"], [f"{name}1"], f"{name}1") for name in ("left", "top")),
+        oh.make_node("Concat", ["left1", "top1"], ["inside"], "inside", axis=-1),
+        *(oh.make_node("Shape", ["some"], [f"shape{axis}"], f"shape{axis}") for axis in (0, 1)),
+        *(oh.make_node("Gather", [f"shape{axis}", f"axis{axis}"], [f"size{axis}"], f"size{axis}") for axis in (0, 1)),
+        *(oh.make_node("Unsqueeze", [f"size{axis}", "first"], [f"one{axis}"], f"one{axis}") for axis in (0, 1)),
+        oh.make_node("Concat", ["one0", "one1"], ["wanted"], "wanted", axis=0),
+        oh.make_node("Reshape", ["inside", "wanted"], ["y"], "y"),
+    ]
+    tensors = {
+        **{"half": np.float32(0.5), "zero": np.float32(0), "flat": np.array([-1]), "axis0": np.array(0), "axis1": np.array(1)},
+        **{"first": np.array([0]), "one": np.array([1]), "two": np.array([2]), "last": np.array([4])},
+    }
+    model = network(nodes, tensors, ["y"], inputs={"score": [8], "box": [8, 4]})
+    feeds = {"score": GENERATOR.random(8, np.float32), "box": GENERATOR.standard_normal((8, 4)).astype(np.float32)}
+    expected = run(model, feeds)["y"]
+    clean(model, 18)
+    np.testing.assert_array_equal(run(model, feeds)["y"], expected)
+    assert run(model, feeds | {"score": np.zeros(8, np.float32)})["y"].shape == (0, 4)
 
 
 def test_no_small_constant_is_blown_up_and_quantizers_stay():

@@ -10,6 +10,7 @@ from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
+from octavo.graph.passes.known_sizes import KnownSizesPass
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.pick_part import PickPartPass
@@ -62,6 +63,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     nodes = _count(model)
     folding = FoldConstantsPass()
     folding(model)
+    if KnownSizesPass()(model).modified:
+        folding(model)
     if folding.problem:
         notes.append(f"constant folding stopped early: {folding.problem}")
     PickPartPass()(model)
