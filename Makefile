@@ -1,5 +1,6 @@
 # make repro   the pipeline, from nothing: environment, data, models, evidence, table
-# make test    the tests          make lint   style and import contract
+# make test    the tests, without those marked slow; make test ALL=1 (and CI=true) with them
+# make lint    style and import contract
 # make release MODEL=road VERSION=v1.0.0    git tags for a model that may be released (docs/registry.md)
 # make push    outputs and the run-cache to the DVC remote; make pull [MODEL=road] brings them (docs/remotes.md)
 # make audit   known vulnerabilities of what the locks pin
@@ -27,7 +28,7 @@ repro: $(READY)
 setup: $(READY)
 
 test: $(READY)
-	@$(IN_VENV) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(IN_VENV) pytest -n 2 --dist loadfile --no-loadscope-reorder $(if $(ALL)$(filter true,$(CI)),,-m "not slow") $(ARGS)
 
 lint: $(READY)
 	@$(IN_VENV) ruff check .

@@ -49,7 +49,6 @@ def params(**changes: object) -> None:
     Path("params.yaml").write_text(yaml.safe_dump(project_params(**changes)), encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_the_stages_make_every_variant_and_the_evidence(project):
     succeed(*ORDER)
     params(validate={"bootstrap": 200, "layer_samples": 2, "gates": {"allow_larger": False, "allow_slower": False}})

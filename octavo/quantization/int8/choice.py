@@ -13,7 +13,7 @@ from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.fitting.effort import ROUNDED, efforts
 from octavo.quantization.int8.noise.judge import Judge, db_of
-from octavo.quantization.int8.noise.sensitivity import IMAGES, images_worth, weights_noise
+from octavo.quantization.int8.noise.sensitivity import weights_noise
 from octavo.quantization.int8.ways import Way, ways_of
 
 __all__ = ["WAY_OUT", "Chosen", "chosen_way"]
@@ -70,7 +70,7 @@ def chosen_way(
     """
     best: Chosen | None = None
     tried: dict[str, float] = {}
-    plain: dict[str, tuple[Draft, Plan]] = {}
+    plain: dict[str, Draft] = {}
 
     def attempt(label: str, draft: Draft, plan: Plan, *, allowed: float = 1.0) -> None:
         nonlocal best
@@ -89,15 +89,16 @@ def chosen_way(
         if not plan.int8 or not plan.codes:
             raise QuantizationError("no node of this graph can be quantized", WAY_OUT)
         attempt(way.label, draft, plan)
-        plain[way.label] = (draft, plan)
+        plain[way.label] = draft
     if judge is not None:
         if equalize and (recipe.effort == "high" or (not maps and db_of(best.typical) < bound)):
-            # Which cut serves equalized channels best, the plain ones do not tell (MobileNetV2). Maps gained no speed by it, and
-            # CGNet's 64 streams took 30 s; on images of another kind NanoDet-m lost 4 dB.
-            uneven = plain if _is_light(best) else {best.label: plain[best.label]}
-            for label, (draft, plan) in uneven.items():
-                better = balanced(draft, plan, judge)
-                if better is not None:
+            # Which cut serves equalized channels best, the plain ones do not tell (MobileNetV2). Which channels gain, one tells for
+            # all (measured for each cut anew, MobileNetV2 and MobileFaceNet came out with the same files). Maps gained no speed by
+            # it, and CGNet's 64 streams took 30 s; on images of another kind NanoDet-m lost 4 dB.
+            exponents = balanced(best.draft, best.plan, judge)
+            for label in sorted(plain, key=lambda label: label != best.label) if exponents else ():
+                better = plain[label].equalized_by(exponents)
+                if better.growth:
                     attempt(f"{label}, equalized", better, better.plan())
         label = best.label
         steps = efforts(best.draft, best.plan, judge, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
@@ -117,11 +118,6 @@ def _typical(by_image: Sequence[float]) -> float:
     middle = float(np.median(by_image))
     # Of a detector's images half may have no object.
     return float(np.mean(np.minimum(by_image, _FAR * middle) if middle > 0 else by_image))
-
-
-def _is_light(chosen: Chosen) -> bool:
-    """Whether there is time to equalize the channels of each cut: else those of the better one are."""
-    return images_worth(chosen.draft.model, len(chosen.plan.scales) + len(chosen.plan.codes), IMAGES) == IMAGES
 
 
 def _weighs_less(draft: Draft, plan: Plan, best: Chosen, judge: Judge) -> bool:
