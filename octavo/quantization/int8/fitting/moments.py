@@ -115,14 +115,16 @@ def rows_of(node: ir.Node, values: np.ndarray, most: int, turn: int = 0) -> np.n
     strides, dilations = (_ints(node, name, [1] * len(kernel)) for name in ("strides", "dilations"))
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     padded = np.pad(values, [(0, 0), (0, 0), *_padding(node, values.shape[2:], spans, strides)])
-    axes = tuple(range(2, 2 + len(kernel)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, axes)
-    steps = [slice(None), slice(None), *(slice(None, None, step) for step in strides), *(slice(None, None, d) for d in dilations)]
-    windows = windows[tuple(steps)]
-    sizes = windows.shape[2 : 2 + len(kernel)]
+    inside = padded.shape[2:]
+    sizes = [(size - span) // step + 1 for size, span, step in zip(inside, spans, strides, strict=True)]
     places = np.unravel_index(_spread(int(np.prod(sizes)), most, turn), sizes)
-    # (images, channels, positions, *kernel): images of a batch count as positions.
-    taken = windows[(slice(None), slice(None), *places)]
+    within = np.unravel_index(np.arange(int(np.prod(kernel))), tuple(kernel))
+    starts, offsets = (
+        np.ravel_multi_index([at * by for at, by in zip(axes, steps, strict=True)], inside)
+        for axes, steps in ((places, strides), (within, dilations))
+    )
+    # (images, channels, positions, kernel): images of a batch count as positions.
+    taken = padded.reshape(*padded.shape[:2], -1).take(starts[:, None] + offsets, axis=2)
     images, channels, positions = taken.shape[:3]
     groups = _groups(node)
     taken = taken.reshape(images, groups, channels // groups, positions, -1)

@@ -174,8 +174,7 @@ def _trusted(own: np.ndarray, count: int) -> np.ndarray:
 def _codes(rows: np.ndarray, chosen: QParams) -> np.ndarray:
     """Codes minus their zero point, [groups, rows, columns] float64: whole numbers, whose moments are exact."""
     # A scale for each channel is one for each group of a depthwise Conv; `rounded` has channels second.
-    turned = rows.swapaxes(0, 1)
-    return np.rint(chosen.rounded(turned) / chosen.scale.reshape(1, -1, 1)).astype(np.float64).swapaxes(0, 1)
+    return chosen.steps(rows.swapaxes(0, 1)).astype(np.float64).swapaxes(0, 1)
 
 
 def _columns(unit: Unit) -> tuple[int, int]:

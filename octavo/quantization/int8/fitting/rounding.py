@@ -122,35 +122,44 @@ def _passed_on(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit
     codes = np.empty_like(left)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)
-        errors = np.empty((*left.shape[:2], stop - start))
-        for column in range(start, stop):
-            codes[..., column] = np.clip(np.rint(left[..., column] / scale), -limit, limit)
-            error = (left[..., column] - codes[..., column] * scale) / upper[:, None, column, column]
-            left[..., column:stop] -= error[..., None] * upper[:, None, column, column:stop]
-            errors[..., column - start] = error
-        left[..., stop:] -= errors @ upper[:, start:stop, stop:]
+        # Columns of these as rows: what is worked on lies side by side.
+        part = np.ascontiguousarray(left[..., start:stop].swapaxes(1, 2))
+        errors = np.empty_like(part)
+        for place in range(stop - start):
+            shares = upper[:, start + place, start + place : stop]
+            own = part[:, place]
+            code = np.rint(own / scale)
+            np.maximum(code, -limit, out=code)
+            np.minimum(code, limit, out=code)
+            codes[..., start + place] = code
+            errors[:, place] = (own - code * scale) / shares[:, :1]
+            part[:, place + 1 :] -= shares[:, 1:, None] * errors[:, place, None]
+        left[..., stop:] -= errors.swapaxes(1, 2) @ upper[:, start:stop, stop:]
     return np.take_along_axis(codes, back[:, None, :], axis=2)
 
 
 def _descended(codes: np.ndarray, target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarray:
     """Each weight to its best code given the others, in turn."""
-    codes = codes.copy()
-    slope = (codes * scale[..., None] - target) @ moments
+    groups, rows, size = codes.shape
+    slope = ((codes * scale[..., None] - target) @ moments).reshape(-1, size)
+    codes, scale, group = codes.reshape(-1, size).copy(), scale.reshape(-1), np.repeat(np.arange(groups), rows)
+    # Codes from here to where a weight costs least, for a slope of 1.
+    per_code = 1 / scale
     for _ in range(_SWEEPS):
         moved = 0
-        for column in range(moments.shape[1]):
-            ideal = codes[..., column] - slope[..., column] / (moments[:, None, column, column] * scale)
+        for column in range(size):
+            away = slope[:, column] * per_code
+            away /= moments[group, column, column] if groups > 1 else moments[0, column, column]
             # Half a step either way costs the same: it stays, so that the descent ends.
-            step = np.where(
-                np.abs(ideal - codes[..., column]) > 0.5 + 1e-9, np.clip(np.rint(ideal), -limit, limit), codes[..., column]
-            )
-            change = step - codes[..., column]
-            group, row = np.nonzero(change)
-            if not len(group):
+            (row,) = np.nonzero(np.abs(away) > 0.5 + 1e-9)
+            if not len(row):
                 continue
-            moved += len(group)
-            codes[group, row, column] = step[group, row]
-            slope[group, row] += (change[group, row] * scale[group, row])[:, None] * moments[group, column]
+            own = codes[row, column]
+            step = np.minimum(np.maximum(np.rint(own - away[row]), -limit), limit)
+            change = (step - own) * scale[row]
+            moved += np.count_nonzero(change)
+            codes[row, column] = step
+            slope[row] += change[:, None] * (moments[group[row], column] if groups > 1 else moments[0, column])
         if not moved:
             break
-    return codes
+    return codes.reshape(groups, rows, size)

@@ -82,13 +82,19 @@ class QParams:
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """Values as their codes give them back: float32 of the same shape."""
-        shape = (1, -1, *[1] * (values.ndim - 2)) if self.by_channel else ()
-        scale, zero = np.reshape(self.scale, shape), np.reshape(self.zero_point.astype(np.float32), shape)
+        steps = self.steps(values)
+        steps *= self._shaped(self.scale, values.ndim)
+        return steps
+
+    def steps(self, values: np.ndarray) -> np.ndarray:
+        """Codes minus the zero point: whole numbers as float32, of the same shape."""
+        scale, zero = (self._shaped(own, values.ndim) for own in (self.scale, self.zero_point.astype(np.float32)))
         # A scalar stays an array, so that the steps below can work in place.
         with np.errstate(over="ignore"):  # infinity is cut to the last code like anything beyond it
-            codes = np.asarray(values / scale)
-        np.rint(codes, out=codes)
+            steps = np.asarray(values / scale)
+        np.rint(steps, out=steps)
         ends = np.iinfo(self.zero_point.dtype)
-        np.clip(codes, np.float32(ends.min) - zero, np.float32(ends.max) - zero, out=codes)
-        codes *= scale
-        return codes
+        return np.clip(steps, np.float32(ends.min) - zero, np.float32(ends.max) - zero, out=steps)
+
+    def _shaped(self, own: np.ndarray, axes: int) -> np.ndarray:
+        return np.reshape(own, (1, -1, *[1] * (axes - 2)) if self.by_channel else ())
