@@ -38,7 +38,7 @@ _WORTH = 0.95
 # Tensors that make up less than this share of all noise are left alone.
 _SMALL = 0.002
 # Sessions.
-_STRETCHES = 3
+_STRETCHES = 6
 
 
 def searched_scales(model: ir.Model, plan: Plan, judge: Judge, others: Judge, fixed: Set[str] = frozenset()) -> dict[str, QParams]:

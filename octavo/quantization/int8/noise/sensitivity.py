@@ -167,7 +167,8 @@ def _measured(
     # What biases take back of the rounding of each tensor; noise is what is left.
     judge, units = judge.on(model, samples), list(plan.reasons)
     attended = before_heads(units, judge.attended())
-    shifts = own_shifts(model, units, plan.scales, samples, attended) if plan.taken else {}
+    tensors = any(what != LAYER for keys in sets for what, _ in keys)
+    shifts = own_shifts(model, units, plan.scales, samples, attended) if plan.taken and tensors else {}
     found = dict(_noise(FloatGraph(model, plan, shifts, judge.heads), sets, judge, samples))
     return [found[place] for place in range(len(sets))]
 
