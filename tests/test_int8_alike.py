@@ -10,7 +10,7 @@ from octavo.graph.macs import stored_in
 from octavo.graph.prepared import prepared
 from octavo.graph.readable import readable
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.noise.judge import as_bytes
@@ -88,6 +88,38 @@ def test_the_file_has_their_codes_once_and_every_kernel_gets_them(copied, settin
     kernels = optimized_nodes(as_bytes(result))
     assert not [node for node in kernels if node.op_type in ("Tile", "Split")], "folded while loading"
     assert len([node for node in kernels if node.op_type == "QLinearConv"]) == 8
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_so_has_the_file_without_activation_ranges(copied):
+    model = siamese(copied=copied)
+    result = quantize_dynamic(model, Int8(), statistics_of(model, FEEDS[:8])).model
+    assert len(sizes_of(result, (16, 4 * WIDTH, 3, 3))) == len(sizes_of(result, (4 * WIDTH, WIDTH, 1, 1))) == 1
+    wanted = np.stack([run(model, feeds)["y"] for feeds in FEEDS[16:]])
+    # As written, products saturate without VNNI.
+    for options in ({}, {"entries": {"session.x64quantprecision": "1"}}):
+        got = np.stack([run(result, feeds, **options)["y"] for feeds in FEEDS[16:]])
+        assert sqnr_db(float(np.square(wanted).sum()), float(np.square(wanted - got).sum())) > 24
+    assert not [node for node in optimized_nodes(as_bytes(result)) if node.op_type in ("Tile", "Split", "Cast")]
+
+
+def test_products_with_ranges_of_run_time_share_their_weights():
+    generator = np.random.default_rng(3)
+    weights = he(generator, WIDTH, WIDTH)
+    nodes = [
+        oh.make_node("MatMul", ["x", "w"], ["first"], "first"),
+        oh.make_node("Relu", ["first"], ["between"], "between"),
+        oh.make_node("MatMul", ["between", "w"], ["second"], "second"),
+        oh.make_node("Gemm", ["second", "w", "bias"], ["y"], "last", transB=0),
+    ]
+    model = network(nodes, {"w": weights, "bias": np.ones(WIDTH, np.float32)}, ["y"], inputs={"x": [4, WIDTH]})
+    result = quantize_dynamic(model, Int8()).model
+    assert len(sizes_of(result, (WIDTH, WIDTH))) == 1
+    feeds = {"x": generator.standard_normal((4, WIDTH), np.float32)}
+    wanted = run(model, feeds)["y"]
+    for options in ({}, {"entries": {"session.x64quantprecision": "1"}}):
+        got = run(result, feeds, **options)["y"]
+        assert sqnr_db(float(np.square(wanted).sum()), float(np.square(wanted - got).sum())) > 24
 
 
 def test_their_weights_are_found_where_the_file_has_them():

@@ -27,7 +27,7 @@ from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.refusals import no_kernel
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import is_weighted
-from octavo.quantization.int8.writing.packed import pack_tables
+from octavo.quantization.int8.writing.packed import pack_tables, share_codes
 from octavo.quantization.select import select
 
 __all__ = ["quantize_dynamic"]
@@ -86,9 +86,9 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     if names:
         quantizer.quantize_model()
     result = _engine_output(quantizer)
-    # Weights stay apart (`_unshare`).
     if target_of(recipe.target).layout == "kernels":
         pack_tables(result)
+        share_codes(result)
     return Int8Result(result, decisions, corrected)
 
 

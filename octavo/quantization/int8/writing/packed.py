@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["few_values", "pack_constants", "pack_tables", "whole_steps"]
+__all__ = ["few_values", "pack_constants", "pack_tables", "share_codes", "whole_steps"]
 
 # Restoring fewer values than this would take more bytes than it saves.
 _WORTH = 256
@@ -51,7 +51,7 @@ def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
             if array.ndim > axis and _pack_weights(model, value, array, axis):
                 halves |= {use.node.name or "" for use in readers}
     _share_equal(model)
-    _share_codes(model)
+    share_codes(model)
     return halves
 
 
@@ -68,6 +68,33 @@ def pack_tables(model: ir.Model) -> None:
     for value, array, readers in _constants(model):
         if all(use.node.op_type in _ARITHMETIC for use in readers):
             _pack_table(model, value, array)
+
+
+def share_codes(model: ir.Model) -> None:
+    """Keep int8 weights once that several layers have, in place, by Tile and Split, which ONNX Runtime folds: to it they are apart, as
+    `_share_equal` says they must be, and as products with ranges of run time must be, too (`dynamic._unshare`).
+
+    Args:
+        model: a graph that is ready to be saved.
+    """
+    alike: dict[tuple[tuple[int, ...], bytes], list[ir.Value]] = {}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype == ir.DataType.INT8 and tensor.size >= _TWICE and not value.is_graph_input():
+            alike.setdefault((tuple(tensor.shape.numpy()), tensor.tobytes()), []).append(value)
+    for (shape, _), values in alike.items():
+        if len(values) < 2:
+            continue
+        name, count = f"{values[0].name}.shared", len(values)
+        repeats = new_constant(model, f"{name}.repeats", np.array([count, *[1] * (len(shape) - 1)], np.int64))
+        parts = new_constant(model, f"{name}.parts", np.full(count, shape[0], np.int64))
+        codes = new_constant(model, f"{name}.codes", values[0].const_value.numpy())
+        tile = ir.node("Tile", [codes, repeats], name=f"{name}.tile")
+        split = ir.node("Split", [tile.outputs[0], parts], {"axis": 0}, num_outputs=count, name=f"{name}.split")
+        tile.outputs[0].name, tile.outputs[0].dtype = f"{name}.tiled", ir.DataType.INT8
+        for place, (value, part) in enumerate(zip(values, split.outputs, strict=True)):
+            part.name, part.dtype = f"{name}.{place}", ir.DataType.INT8
+            _replace(model, value, part, [tile, split] if not place else [])
 
 
 def whole_steps(array: np.ndarray) -> tuple[np.ndarray, np.float32, np.float32] | None:
@@ -171,30 +198,6 @@ def _share_equal(model: ir.Model) -> None:
         if same is not value:
             value.replace_all_uses_with(same)
             forget(model, value)
-
-
-def _share_codes(model: ir.Model) -> None:
-    """Keep int8 weights once that several layers have, by Tile and Split, which ONNX Runtime folds: to it they are apart, as
-    `_share_equal` says they must be.
-    """
-    alike: dict[tuple[tuple[int, ...], bytes], list[ir.Value]] = {}
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if tensor is not None and tensor.dtype == ir.DataType.INT8 and tensor.size >= _TWICE and not value.is_graph_input():
-            alike.setdefault((tuple(tensor.shape.numpy()), tensor.tobytes()), []).append(value)
-    for (shape, _), values in alike.items():
-        if len(values) < 2:
-            continue
-        name, count = f"{values[0].name}.shared", len(values)
-        repeats = new_constant(model, f"{name}.repeats", np.array([count, *[1] * (len(shape) - 1)], np.int64))
-        parts = new_constant(model, f"{name}.parts", np.full(count, shape[0], np.int64))
-        codes = new_constant(model, f"{name}.codes", values[0].const_value.numpy())
-        tile = ir.node("Tile", [codes, repeats], name=f"{name}.tile")
-        split = ir.node("Split", [tile.outputs[0], parts], {"axis": 0}, num_outputs=count, name=f"{name}.split")
-        tile.outputs[0].name, tile.outputs[0].dtype = f"{name}.tiled", ir.DataType.INT8
-        for place, (value, part) in enumerate(zip(values, split.outputs, strict=True)):
-            part.name, part.dtype = f"{name}.{place}", ir.DataType.INT8
-            _replace(model, value, part, [tile, split] if not place else [])
 
 
 def _then(nodes: list[ir.Node], op_type: str, inputs: list[ir.Value], name: str, to: ir.DataType | None = None) -> ir.Value:
