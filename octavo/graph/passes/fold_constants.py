@@ -7,8 +7,6 @@ import math
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
-from onnxscript.optimizer import fold_constants
 
 from octavo.graph.logs import captured_logs
 from octavo.graph.passes.qdq import forget
@@ -43,6 +41,9 @@ class FoldConstantsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Edit the model."""
+        # 25 MB and .2 s, and ONNX's evaluator below 11 MB: calibration of images of one size folds nothing.
+        from onnxscript.optimizer import fold_constants
+
         self.problem = ""
         nodes = len(model.graph)
         modified = False
@@ -68,6 +69,8 @@ class FoldConstantsPass(ir.passes.InPlacePass):
 
 def _fold_several(model: ir.Model) -> bool:
     """Compute operators of `_SEVERAL` whose inputs are constants; whether there were any."""
+    from onnx.reference import ReferenceEvaluator
+
     found = [node for node in model.graph if node.op_type in _SEVERAL and _is_constant(node) and _pays(node)]
     for node in found:
         inputs = {value.name: value.const_value.numpy() for value in node.inputs if value is not None}
