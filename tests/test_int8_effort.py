@@ -22,7 +22,7 @@ from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weight
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
 from octavo.quantization.int8.noise.judge import HeadJudge
-from octavo.quantization.int8.noise.sensitivity import IMAGES, images_worth
+from octavo.quantization.int8.noise.sensitivity import images_worth
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.tensors import open_groups
 
@@ -264,7 +264,7 @@ class TestImagesWorth:
         return network(nodes, {"w": he(channels, channels, 3, 3)}, ["y"], inputs={"x": [1, channels, side, side]})
 
     def test_few_roundings_of_a_small_network_are_measured_on_eight_images_or_as_many_as_there_are(self):
-        assert images_worth(self.wide(4, 16), 100, 16) == IMAGES == 8
+        assert images_worth(self.wide(4, 16), 100, 16) == 8
         assert images_worth(self.wide(4, 16), 100, 3) == 3
 
     def test_many_multiplications_leave_two_images(self):

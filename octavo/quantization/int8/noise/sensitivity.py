@@ -27,14 +27,14 @@ from octavo.runtime.host import cores
 from octavo.runtime.shapes import shape_of
 from octavo.runtime.tensors import images_within
 
-__all__ = ["IMAGES", "images_worth", "joint_noise", "noise_of", "weights_noise"]
+__all__ = ["images_worth", "joint_noise", "noise_of", "weights_noise"]
 
 # Stretches at most, and roundings that are worth a session of their own.
 _STRETCHES, _ROUNDINGS = 12, 16
 # Bytes of tensors that are made to measure each rounding alone, and images that this is done on at most. It takes about .07 s a
 # gigabyte (AMD Zen 3, 2 cores). Detectors are better off with more (NanoDet-m's placement, held to 24 dB, is priced at 16.4 ms from
 # two or three images and at 14.4 from four or eight).
-_WORK, IMAGES = 160e9, 8
+_WORK, _IMAGES = 160e9, 8
 # Masks, which many pixels decide, say with one image what they say with four (CGNet) or two (TwinLiteNet: the same placement, 36 s
 # instead of 48): half the work has to do.
 _MASKS = 0.5
@@ -57,7 +57,7 @@ def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool =
     """
     macs = sum(macs_of(node, _shape) or 0 for node in model.graph)
     few = max(_FEW, int(_MACS / max(1, roundings * macs)))
-    return images_within(model, _WORK * (_MASKS if masks else 1) / roundings, min(IMAGES, few, at_most))
+    return images_within(model, _WORK * (_MASKS if masks else 1) / roundings, min(_IMAGES, few, at_most))
 
 
 def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
