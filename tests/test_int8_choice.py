@@ -296,10 +296,10 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
     seen = []
     monkeypatch.setattr(repair, "noise_of", lambda model, whole, judge, samples: seen.extend(samples))
     Placing(draft, plan, estimated(draft.units)).alone(judge, by_image)
-    assert len(seen) == len(set(map(id, seen))) == 4
+    assert len(seen) == len(set(map(id, seen))) == 8
     assert seen[0] is held_out[14]
     noise = [by_image[next(place for place, one in enumerate(held_out) if one is image)] for image in seen]
-    assert noise == sorted(by_image, reverse=True)[::4]
+    assert noise == sorted(by_image, reverse=True)[::2]
     seen.clear()
     Placing(draft, plan, estimated(draft.units)).alone(judge, by_image, for_repair=False)
     assert [id(image) for image in seen] == [id(held_out[14]), id(held_out[by_image.index(sorted(by_image)[7])])]

@@ -23,9 +23,8 @@ __all__ = ["Placing", "Settled"]
 
 # How much less noise than wanted placements are looked for: predictions are a little off.
 _BEYOND = 8.0
-# Images that noise of single roundings is measured on at most, and where no layer goes back to float for it. From four instead of
-# eight, placements are priced the same to .2 % (NanoDet-m, MobileFaceNet, MobileNetV2; its other half 3.6 % lower).
-_REPAIRED, _RECORDED = 4, 2
+# Images that noise of single roundings is measured on where no layer goes back to float for it.
+_RECORDED = 2
 # The share of the noise wanted that int8 weights of float layers may make together: with a tenth NanoDet-m's placement is priced a
 # tenth higher and its file is 1.5 % of FP32's size smaller, with a twentieth YOLOv5n's and its own are as large as ONNX Runtime's.
 _STORED = 0.05
@@ -85,7 +84,7 @@ class Placing:
         return plan
 
     def alone(self, judge: Judge, by_image: Sequence[float], *, for_repair: bool = True, masks: bool = False) -> Noise:
-        """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 4.
+        """Noise of each rounding of `whole` alone, on as many held-out images as fit a bound of work: 1 to 8.
 
         Of images ordered by how much noise `whole` makes on them they are taken evenly, from the worst on. One whose values leave
         the ranges can make most of all noise (RT-DETRv2: -2 dB, where 15 others have 20 and more), and repair could not know
@@ -98,7 +97,7 @@ class Placing:
             masks: the network answers with masks.
         """
         ranked = sorted(range(len(by_image)), key=by_image.__getitem__, reverse=True)
-        at_most = min(_REPAIRED if for_repair else _RECORDED, len(ranked))
+        at_most = len(ranked) if for_repair else min(_RECORDED, len(ranked))
         count = images_worth(self.draft.model, len(self.whole.scales) + len(self.whole.codes), at_most, masks=masks)
         chosen = [judge.samples[ranked[place * len(ranked) // count]] for place in range(count)]
         return noise_of(self.draft.model, self.whole, judge, chosen)

@@ -18,9 +18,6 @@ __all__ = ["balanced"]
 EXPONENTS = (0.3, 0.6)
 # Images that ranges of what is tried are chosen on: their extremes are known from all.
 _TRIED = 8
-# Held-out images that noise is measured on at most: two and eight led to files as good (MobileNetV2 24.8, 24.7 and 24.7 dB on other
-# images with two, four and eight, calibrated on these 25.3 each; MobileFaceNet 26.4, 25.9, 25.9 and 23.7, 24.3, 24.4).
-_MEASURED = 4
 # A stream's noise has to fall to this share of what it was, and streams with less than this share of all streams' are left alone.
 _WORTH, _SMALL = 0.8, 0.005
 
@@ -36,7 +33,7 @@ def balanced(draft: Draft, plan: Plan, judge: Judge) -> dict[str, float]:
     streams = [stream for stream in streams_of(draft.model, draft.units) if any(v.name in plan.scales for v in stream.tensors)]
     if not streams:
         return {}
-    count = images_worth(draft.model, len(streams) * (len(EXPONENTS) + 1), min(_MEASURED, len(judge.samples)))
+    count = images_worth(draft.model, len(streams) * (len(EXPONENTS) + 1), len(judge.samples))
 
     def noise(draft: Draft, plan: Plan, streams: list[Stream]) -> list[float]:
         together = [([value.name for value in stream.tensors], [unit.main.name for unit in stream.takers]) for stream in streams]
