@@ -104,7 +104,7 @@ def write_manifest(
         # Of the model and of its external data, where it has any.
         "files": {path.name: sha256_file(path) for path in _files(folder)},
         "bytes": model_bytes(folder),
-        "inputs": [{"name": key, "shape": session.input_shapes[key], "type": session.input_types[key]} for key in session.inputs],
+        "inputs": session.signature,
         "opset": written.opset_imports[""],
         "image_input": image_input,
         "outputs": [{"name": key, "shape": shape} for key, shape in outputs.items()],

@@ -13,6 +13,7 @@ from octavo.files import write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.images.batches import batch_of
 from octavo.images.dataset import Images
+from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import named, refuse_fixed_size
 from octavo.images.purpose import open_images
 from octavo.layout import HOSTS, host_record, metrics_dir, present_variants, variant_dir
@@ -37,7 +38,7 @@ def main() -> None:
     manifest = read_manifest(variant_dir(chosen.model, "fp32"))
     custom, paths = CustomOps.read(variant_dir(chosen.model, "fp32"), manifest), present_variants(chosen.model)
     with custom.files(paths) as runs:
-        record = custom.metrics() | _measure(chosen.model, spec, manifest["image_input"], paths, runs)
+        record = custom.metrics() | _measure(chosen.model, spec, Feeds.read(manifest), paths, runs)
     host, latest = record["host.id"], metrics_dir(chosen.model) / "latency.json"
     others = sorted(path.parent.name for path in HOSTS.glob(f"*/{chosen.model}.json") if path.parent.name != host)
     hashes = {f"{variant}.sha256": read_manifest(path.parent)["sha256"] for variant, path in paths.items()}
@@ -50,11 +51,11 @@ def main() -> None:
     say(f"{latest}: {len(paths)} variants, host {host}" + (f"; in {HOSTS} stay those of {', '.join(others)}" if others else ""))
 
 
-def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], runs: dict[str, Path]) -> dict[str, Any]:
+def _measure(model: str, spec: ModelSpec, feeds: Feeds, paths: dict[str, Path], runs: dict[str, Path]) -> dict[str, Any]:
     """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
     settings, providers = spec.benchmark, chosen_providers(spec.benchmark.providers)
     items = open_images(spec.data, "validation", f"models.{model}.data")
-    refuse_fixed_size(settings.sizes, Session(runs["fp32"]).input_shapes[name], spec.input)
+    refuse_fixed_size(settings.sizes, Session(runs["fp32"]).input_shapes[feeds.image], spec.input)
     sizes = dict.fromkeys([spec.input.size, *settings.sizes])
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
     record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
@@ -63,11 +64,11 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
     plan = product(providers, settings.threads, settings.batch, sizes)
     for provider, threads, batch, size in [each for each in plan if each[0] not in ON_GPU or each[1] == largest]:
         images = Images(items, spec.input.at(size), "skip")
-        feeds = {name: batch_of((tensor for _, tensor in images), batch)}
+        fed = feeds(batch_of((tensor for _, tensor in images), batch))
         rounds = iter(track(range(settings.rounds), f"timing {model}: {provider}, {threads} threads, batch {batch}, {named(size)}"))
         timed = latencies(
             runs,
-            feeds,
+            fed,
             provider=provider,
             threads=threads,
             rounds=settings.rounds,
@@ -76,10 +77,10 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
         )
         record |= figures(timed, f"{provider}.t{threads}.b{batch}" + ("" if size == spec.input.size else f".{named(size)}"), batch)
     for provider in (provider for provider in providers if provider in ON_GPU):
-        samples = ({name: tensor} for _, tensor in islice(Images(items, spec.input, "skip"), COMPARED))
+        samples = (feeds(tensor) for _, tensor in islice(Images(items, spec.input, "skip"), COMPARED))
         for variant, kept in on_device(runs, samples, provider=provider).items():
             record |= {f"{variant}.{provider}.{key}": value for key, value in kept.items()}
-    feeds = {name: next(iter(Images(items, spec.input, "skip")))[1]}
+    fed = feeds(next(iter(Images(items, spec.input, "skip")))[1])
     bytes_fp32 = model_bytes(paths["fp32"].parent)
     for variant, path in track(list(runs.items()), f"loading {model}'s variants"):
         size = model_bytes(paths[variant].parent)
@@ -87,7 +88,7 @@ def _measure(model: str, spec: ModelSpec, name: str, paths: dict[str, Path], run
             f"{variant}.size_mb": round(size / 1e6, 3),
             f"{variant}.size_ratio": round(size / bytes_fp32, 4),
             f"{variant}.load_ms": round(load_ms(path, provider=providers[0], threads=largest), 1),
-            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, feeds, provider=providers[0], threads=largest), 1),
+            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, fed, provider=providers[0], threads=largest), 1),
         }
     return record
 

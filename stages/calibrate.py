@@ -9,6 +9,7 @@ from octavo.errors import DataError
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.images.dataset import Images, image_list
+from octavo.images.feeds import Feeds
 from octavo.images.purpose import open_images
 from octavo.images.splits import hold_out, pick
 from octavo.layout import MODEL, calibration_dir, variant_dir
@@ -34,11 +35,11 @@ def main() -> None:
         )
     counted, held_out = hold_out(items, spec.calibrate)
     images = Images(counted, spec.input, spec.data.on_bad_image)
-    name = manifest["image_input"]
+    feeds = Feeds.read(manifest)
 
     def samples():
         for item, tensor in track(images, f"calibrating {chosen.model}"):
-            yield item.name, {name: tensor}
+            yield item.name, feeds(tensor)
 
     statistics = collect(CustomOps.read(folder, manifest).part(load(folder / MODEL)), samples)
     statistics.origin = {

@@ -9,6 +9,7 @@ from octavo import cli
 from octavo.files import replace_dir, sha256_path
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images
+from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import refuse_fixed_sides
 from octavo.images.purpose import open_images
 from octavo.layout import MODEL, variant_dir
@@ -36,25 +37,26 @@ def main() -> None:
         custom = fetched.custom_ops
         with custom.files({"fp32": folder / MODEL}) as runs:
             session = Session(runs["fp32"])
+        feeds = Feeds.of(session.signature, fetched.input_name, spec.input)
         refuse_fixed_sides(session.input_shapes[fetched.input_name], spec.input, f"models.{chosen.model}.input")
         made = {
             "source": spec.source.recorded(),
             "file_sha256": sha256_path(spec.source.file),
             "input": block_hash(spec.input),
-            "notes": fetched.notes,
+            "notes": [*fetched.notes, *feeds.told],
         }
-        outputs = [session.run_finite({fetched.input_name: tensor}, item.name) for item, tensor in samples]
+        outputs = [session.run_finite(feeds(tensor), item.name) for item, tensor in samples]
         selecting = selects(fetched.model)
         if not isinstance(session.input_shapes[fetched.input_name][0], int):
             tensors = [tensor for _, tensor in samples]
-            refuse_mixed_batch(lambda batch: session.run({fetched.input_name: batch}), tensors, outputs, selecting=selecting)
+            refuse_mixed_batch(lambda batch: session.run(feeds(batch)), tensors, outputs, selecting=selecting)
         if fetched.reference is not None:
             hashed = [(item.sha256, tensor) for item, tensor in samples]
             made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder, selecting=selecting)
         manifest = write_manifest(
             folder, name=chosen.model, variant="fp32", spec=spec, image_input=fetched.input_name, made=made, custom_ops=custom
         )
-    for note in fetched.notes:
+    for note in made["notes"]:
         say(note)
     if "torch" in made:
         torch = made["torch"]

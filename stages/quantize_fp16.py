@@ -10,6 +10,7 @@ from octavo.files import replace_dir
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
 from octavo.images.dataset import Images
+from octavo.images.feeds import Feeds
 from octavo.images.purpose import open_images
 from octavo.images.splits import pick
 from octavo.layout import MODEL, variant_dir
@@ -29,10 +30,10 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     source = variant_dir(chosen.model, "fp32")
     manifest = read_manifest(source)
-    name = manifest["image_input"]
+    feeds = Feeds.read(manifest)
     found = open_images(spec.data, "calibration", f"models.{chosen.model}.data")
     images = Images(pick(found, VERIFIED, spec.calibrate.seed), spec.input, spec.data.on_bad_image)
-    samples = [{name: tensor} for _, tensor in islice(images, VERIFIED)]
+    samples = [feeds(tensor) for _, tensor in islice(images, VERIFIED)]
 
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     with working(f"converting {chosen.model} to FP16"):
@@ -50,7 +51,7 @@ def main() -> None:
             "verified": {"images": len(samples), "sqnr_db": result.sqnr_db},
         }
         written = write_manifest(
-            temporary, name=chosen.model, variant="fp16", spec=spec, image_input=name, made=made, custom_ops=custom
+            temporary, name=chosen.model, variant="fp16", spec=spec, image_input=feeds.image, made=made, custom_ops=custom
         )
     for decision in decisions:
         if decision.precision == "float" and decision.reason not in NOTHING_TO_CONVERT:

@@ -10,6 +10,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.files import replace_dir, write_json, write_text
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
+from octavo.images.feeds import Feeds
 from octavo.images.purpose import chosen_images
 from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
 from octavo.manifest import block_hash, model_bytes, read_manifest, write_manifest
@@ -38,15 +39,15 @@ def main() -> None:
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     model = custom.part(original)
-    where = f"models.{chosen.model}.data"
+    where, feeds = f"models.{chosen.model}.data", Feeds.read(manifest)
     counted, held_out = (
-        [(item.name, {manifest["image_input"]: tensor}) for item, tensor in chosen_images(spec, files, where)]
+        [(item.name, feeds(tensor)) for item, tensor in chosen_images(spec, files, where)]
         for files in (statistics.origin["files"][:CALIBRATION], statistics.origin["held_out"])
     )
     # Of a graph that is cut before its own suppression, decoders know no outputs.
     detects = isinstance(spec.task, Detection) and model is original
-    boxes = row_reader(spec.task, manifest["image_input"], spec.input.layout) if detects else None
-    images = Images([feeds for _, feeds in counted], [feeds for _, feeds in held_out], boxes)
+    boxes = row_reader(spec.task, feeds.image, spec.input.layout) if detects else None
+    images = Images([fed for _, fed in counted], [fed for _, fed in held_out], boxes)
 
     with working(f"quantizing {chosen.model}"):
         results = {
@@ -84,7 +85,7 @@ def main() -> None:
                 name=chosen.model,
                 variant=variant,
                 spec=spec,
-                image_input=manifest["image_input"],
+                image_input=feeds.image,
                 made=made,
                 custom_ops=custom,
             )

@@ -23,6 +23,7 @@ from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images
+from octavo.images.feeds import Feeds
 from octavo.images.purpose import open_images, refuse_calibrated
 from octavo.layout import calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
 from octavo.manifest import model_bytes, own_manifest, read_manifest
@@ -41,33 +42,33 @@ def main() -> None:
     paths = present_variants(chosen.model)
     original, custom = load(paths["fp32"]), CustomOps.read(variant_dir(chosen.model, "fp32"), manifest)
     compared = custom.compared(original) if custom.bodies else compared_outputs(spec.task)
-    name, where = manifest["image_input"], f"models.{chosen.model}.data"
+    feeds, where = Feeds.read(manifest), f"models.{chosen.model}.data"
     with custom.files(paths, outputs=compared if custom.bodies else []) as runs:
         network = {variant: Session(path) for variant, path in runs.items()}
-    sessions = answering(network, spec.task, spec.input, name)
+    sessions = answering(network, spec.task, spec.input, feeds.image)
     own = [output["name"] for output in manifest["outputs"]]
     scored = own if set(own) <= set(network["fp32"].outputs) else None
-    classes = model_classes(spec.task, spec.input, lambda image: network["fp32"].run({name: image}), scored)
+    classes = model_classes(spec.task, spec.input, lambda image: network["fp32"].run(feeds(image)), scored)
     items = open_images(spec.data, "validation", where, classes)
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin
     refuse_calibrated([*calibrated["files"], *calibrated["held_out"]], items, spec.data)
     images = Images(items, spec.input, spec.data.on_bad_image)
     selecting = selects(original)
-    validation = Validation(spec.task, spec.input, sessions, name, compared, scored, selecting, spec.data.holdout)
+    validation = Validation(spec.task, spec.input, sessions, feeds, compared, scored, selecting, spec.data.holdout)
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= at_resolutions(spec, validation, items, track)
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
     sizes = {variant: model_bytes(path.parent) for variant, path in paths.items()}
-    judged, notes = cost_gates(spec.validation.gates, sizes, sessions, {name: next(iter(Images(items, spec.input, "skip")))[1]})
+    judged, notes = cost_gates(spec.validation.gates, sizes, sessions, feeds(next(iter(Images(items, spec.input, "skip")))[1]))
     manifests = {variant: own_manifest(path.parent) for variant, path in paths.items()}
     record |= judged | kernel_gates(spec.validation.gates, manifests)
     record |= skipped_variants(chosen.model)
-    record |= torch_baseline(variant_dir(chosen.model, "fp32"), network["fp32"], name, spec, selecting=selecting)
+    record |= torch_baseline(variant_dir(chosen.model, "fp32"), network["fp32"], feeds, spec, selecting=selecting)
 
     def samples():
         for item, tensor in islice(Images(items, spec.input, spec.data.on_bad_image), spec.validation.layer_samples):
-            yield item.name, {name: tensor}
+            yield item.name, feeds(tensor)
 
     layers = layer_noise(custom.whole(original), custom.whole(load(paths["int8"])), samples) if "int8" in paths else []
     folder = metrics_dir(chosen.model)

@@ -187,7 +187,7 @@ def test_a_graph_of_several_inputs_or_in_half_precision(folder):
     conv = oh.make_node("Conv", ["x", "w"], ["a"], "conv")
     added = [conv, oh.make_node("Add", ["a", "threshold"], ["y"], "add")]
     save(network(added, tensors, ["y"], inputs={"x": [1, 3, 16, 16], "threshold": [1]}), folder / "two.onnx")
-    refuse("two.onnx", task="segmentation", expected="takes threshold beside the image 'x'")
+    refuse("two.onnx", task="segmentation", expected="takes 'threshold' float")
     half = onnx.load(folder / "mine.onnx")
     half.graph.input[0].type.tensor_type.elem_type = 10
     half.graph.node.insert(0, oh.make_node("Cast", ["image"], ["image32"], "cast", to=1))

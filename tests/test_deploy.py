@@ -32,6 +32,7 @@ from octavo.errors import DataError, ModelRunError, SourceError
 from octavo.evidence.validation import Validation
 from octavo.files import sha256_file
 from octavo.images.dataset import Images, open_set
+from octavo.images.feeds import Feeds
 from octavo.images.purpose import open_images
 from octavo.params import load_model
 from octavo.params.grammar import ImageSet
@@ -419,7 +420,7 @@ class TestEqualToValidation:
         session = Session("models/small/fp32/model.onnx")
         name = session.inputs[0]
         sessions = answering({"fp32": session}, spec.task, spec.input, name)
-        validation = Validation(spec.task, spec.input, sessions, name)
+        validation = Validation(spec.task, spec.input, sessions, Feeds(name))
         validation.run(Images(items, spec.input))
         return load("models/small", threads=2), validation.scores["fp32"], items
 
@@ -494,7 +495,7 @@ class TestEqualToValidation:
             Image.fromarray(mine.classes.astype(np.uint8)).save(Path("found/masks", item.path.name))
             assert set(np.unique(mine.classes)) == {0, 1}
         validation = Validation(
-            model.artifact.task, model.artifact.spec, {"fp32": Session("models/small/fp32/model.onnx")}, "image"
+            model.artifact.task, model.artifact.spec, {"fp32": Session("models/small/fp32/model.onnx")}, Feeds("image")
         )
         found = open_set(ImageSet(format="masks", path="found"), "found")
         validation.run(Images(found, model.artifact.spec))
@@ -504,7 +505,7 @@ class TestEqualToValidation:
         with Image.open(flipped) as mask:
             wrong = 1 - np.asarray(mask)
         Image.fromarray(wrong).save(flipped)
-        again = Validation(model.artifact.task, model.artifact.spec, validation.sessions, "image")
+        again = Validation(model.artifact.task, model.artifact.spec, validation.sessions, Feeds("image"))
         again.run(Images(open_set(ImageSet(format="masks", path="found"), "found"), model.artifact.spec))
         assert again.figures()["fp32"]["pixel_accuracy"] < 1.0, "the test can fail"
 

@@ -20,6 +20,7 @@ from octavo.evidence.report import headings, remarks
 from octavo.evidence.roc import POINTS, roc_rows
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
+from octavo.images.feeds import Feeds
 from octavo.images.pairs import Pair
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Embedding, Gates, Input, Int8, Validate
@@ -466,7 +467,7 @@ class TestEvidence:
     def validation(self) -> Validation:
         graphs = {"fp32": network(), "int8": network(noise=0.1), "qat": network(seed=7)}
         sessions = {name: Session(graph.SerializeToString()) for name, graph in graphs.items()}
-        validation = Validation(TASK, SPEC, sessions, "image")
+        validation = Validation(TASK, SPEC, sessions, Feeds("image"))
         generator = np.random.default_rng(0)
         bases = generator.standard_normal((6, 3, 16, 16))
         validation.run(
@@ -513,7 +514,7 @@ class TestEvidence:
     def test_flipped_sessions_validate_too(self, validation):
         task = Embedding(name="embedding", flip=True)
         sessions = answering(validation.sessions, task, SPEC, "image")
-        flipped = Validation(task, SPEC, sessions, "image")
+        flipped = Validation(task, SPEC, sessions, Feeds("image"))
         tensor = np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)
         flipped.run([(item("a", 0), tensor), (item("b", 0), mirrored(tensor, SPEC))])
         a, b = flipped.scores["fp32"].vectors

@@ -20,6 +20,7 @@ from octavo.evidence.layers import layer_noise
 from octavo.evidence.report import headings, markdown, rows, tradeoff
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
+from octavo.images.feeds import Feeds
 from octavo.params.grammar import Classification, Input, Int8, Validate
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
@@ -186,7 +187,7 @@ def sessions(graphs) -> dict[str, Session]:
 
 class TestValidation:
     def test_the_record_is_flat_and_complete(self, sessions):
-        validation = Validation(TASK, SPEC, sessions, "image")
+        validation = Validation(TASK, SPEC, sessions, Feeds("image"))
         validation.run(images(12))
         record = validation.record(Validate(bootstrap=200))
         assert all(isinstance(value, (int, float, str)) for value in record.values())
@@ -203,21 +204,21 @@ class TestValidation:
     def test_the_order_of_images_changes_nothing(self, sessions):
         records = []
         for order in (1, -1):
-            validation = Validation(TASK, SPEC, sessions, "image")
+            validation = Validation(TASK, SPEC, sessions, Feeds("image"))
             validation.run(list(images(8))[::order])
             record = validation.record(Validate(bootstrap=200))
             records.append({key: value for key, value in record.items() if "retained" not in key})
         assert records[0] == records[1]
 
     def test_without_labels_gates_say_so(self, sessions):
-        validation = Validation(TASK, SPEC, sessions, "image")
+        validation = Validation(TASK, SPEC, sessions, Feeds("image"))
         validation.run(images(4, labelled=False))
         record = validation.record(Validate(bootstrap=200))
         assert record["int8.gate.retained"] == "no-labels"
         assert "int8.top1" not in record
 
     def test_where_no_outputs_can_be_scored_there_is_fidelity_alone(self, sessions):
-        validation = Validation(TASK, SPEC, sessions, "image", scored=None)
+        validation = Validation(TASK, SPEC, sessions, Feeds("image"), scored=None)
         validation.run(images(3))
         record = validation.record(Validate(bootstrap=200))
         assert record["int8.cosine_min"] > 0.9
@@ -226,7 +227,7 @@ class TestValidation:
     def test_an_output_that_is_nan_is_an_error_with_the_image_s_name(self, sessions):
         broken = small_network(weights={"head.bias": np.array([np.nan, 0, 0, 0], np.float32)})
         with pytest.raises(ModelRunError, match=r"output 'logits' holds NaN on 0\.png"):
-            Validation(TASK, SPEC, sessions | {"int8": Session(broken.SerializeToString())}, "image").run(images(1))
+            Validation(TASK, SPEC, sessions | {"int8": Session(broken.SerializeToString())}, Feeds("image")).run(images(1))
 
 
 def test_layer_noise_finds_the_layer_that_loses(graphs):

@@ -22,6 +22,7 @@ from octavo.evidence.pictures import write_pictures
 from octavo.evidence.report import part_tables
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Classes, Images, Item, open_set
+from octavo.images.feeds import Feeds
 from octavo.images.masks import VOID, Mask
 from octavo.params import load_model
 from octavo.params.grammar import ImageSet, Input, Segmentation, Validate
@@ -251,7 +252,7 @@ def test_a_picture_has_a_row_of_panels_for_each_head(tmp_path):
     rounded = np.round(onh.to_array(coarse.graph.initializer[2]))
     coarse.graph.initializer[2].CopyFrom(onh.from_array(rounded * np.float32([[1], [1], [0.9]])[..., None, None], "colours"))
     sessions = {name: Session(one.SerializeToString()) for name, one in (("fp32", model), ("int8", coarse))}
-    validation = Validation(task, spec, sessions, "image")
+    validation = Validation(task, spec, sessions, Feeds("image"))
     validation.run(Images(items, spec))
     names = write_pictures(tmp_path / "pictures", validation, 2)
     with Image.open(tmp_path / "pictures" / names[0]) as picture:

@@ -18,6 +18,7 @@ from octavo.evidence.pictures import write_pictures
 from octavo.evidence.report import caption, part_tables
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Images, open_set
+from octavo.images.feeds import Feeds
 from octavo.images.purpose import chosen_images, open_images, refuse_calibrated
 from octavo.params import load_model
 from octavo.params.grammar import Data, Input, Segmentation, Validate
@@ -192,7 +193,7 @@ class TestFigures:
         return root
 
     def record(self, sessions, scenes, items, holdout=()) -> tuple[dict, Validation]:
-        validation = Validation(self.task, self.spec, sessions, "image", holdout=holdout)
+        validation = Validation(self.task, self.spec, sessions, Feeds("image"), holdout=holdout)
         validation.run(Images(items, self.spec))
         return validation.record(Validate(bootstrap=200)), validation
 
@@ -227,7 +228,7 @@ class TestFigures:
     def test_a_name_that_is_an_output_too(self, scenes):
         sessions = {name: Session(two_heads().SerializeToString()) for name in ("fp32", "int8")}
         task = Segmentation(name="segmentation", output="bright")
-        validation = Validation(task, self.spec, sessions, "image", holdout=("colour",))
+        validation = Validation(task, self.spec, sessions, Feeds("image"), holdout=("colour",))
         items = [replace(item, dataset="colour" if item.dataset == "night" else None) for item in open_set(masks(scenes), "here")]
         validation.run(Images(items, self.spec))
         with pytest.raises(DataError, match="the dataset 'colour' is named as a class or an output: int8.sqnr_db.colour is both"):

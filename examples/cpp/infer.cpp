@@ -138,6 +138,7 @@ int main(int, char** arguments) try {
     Ort::Session session(nullptr);
     try {
       if (variant["input_type"] != "float32") throw std::runtime_error("its input is not float32");
+      if (!config.value("other_inputs", json::array()).empty()) throw std::runtime_error("it takes more than the image");
       // A service compares `sha256` here, with the library that it has for it.
       session = open(env, path, variant);
     } catch (const std::exception& error) {

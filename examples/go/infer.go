@@ -62,7 +62,8 @@ type variant struct {
 
 type config struct {
 	Format        int
-	ImageInput    struct{ Name string } `json:"image_input"`
+	ImageInput    struct{ Name string }   `json:"image_input"`
+	OtherInputs   []struct{ Name string } `json:"other_inputs"`
 	Preprocessing struct {
 		Scale     float32
 		Mean, Std []float32
@@ -166,6 +167,9 @@ func appendProvider(options *ort.SessionOptions, name string, settings map[strin
 }
 
 func (v variant) open(folder string, c config) (*ort.DynamicAdvancedSession, error) {
+	if len(c.OtherInputs) > 0 {
+		return nil, fmt.Errorf("it takes %s beside the image", c.OtherInputs[0].Name)
+	}
 	if v.InputType != "float32" {
 		return nil, fmt.Errorf("its input is %s, this program feeds float32", v.InputType)
 	}

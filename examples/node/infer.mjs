@@ -151,6 +151,27 @@ function readTensor(file, type, usual) {
   return { data, shape: [data.length / one, ...usual.slice(1)] };
 }
 
+// What an input beside the image takes: numbers, or a side of the image's tensor.
+function otherInput(ort, { name, type, shape, values }, layout, [batch, ...image]) {
+  const sides = layout === 'nhwc' ? { height: image[0], width: image[1] } : { height: image[1], width: image[2] };
+  const flat = values.map((value) => sides[value] ?? value);
+  const first = shape.length > 1 ? [shape[0]].map((size) => (Number.isInteger(size) ? size : batch)) : [];
+  const known = shape.slice(first.length).filter(Number.isInteger).reduce((product, size) => product * size, 1);
+  let open = true;
+  const behind = shape.slice(first.length).map((size) => {
+    if (Number.isInteger(size)) return size;
+    const length = open ? Math.max(1, Math.floor(flat.length / Math.max(known, 1))) : 1;
+    open = false;
+    return length;
+  });
+  const dims = [...first, ...behind];
+  const all = Array.from({ length: dims.reduce((product, size) => product * size, 1) }, (_, place) => flat[place % flat.length]);
+  const arrays = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array, bool: Uint8Array };
+  if (type === 'int64') return new ort.Tensor(type, BigInt64Array.from(all.map(BigInt)), dims);
+  if (!arrays[type]) throw new Refused(`input ${name} is ${type}`);
+  return new ort.Tensor(type, arrays[type].from(all), dims);
+}
+
 async function main() {
   const { values: options, positionals } = parseArgs({
     allowPositionals: true,
@@ -206,7 +227,11 @@ async function main() {
   }
 
   const { name, entry, session, providers } = opened;
-  const run = ({ data, shape }) => session.run({ [config.image_input.name]: new ort.Tensor(entry.input_type, data, shape) });
+  const run = ({ data, shape }) => {
+    const feeds = { [config.image_input.name]: new ort.Tensor(entry.input_type, data, shape) };
+    for (const other of config.other_inputs ?? []) feeds[other.name] = otherInput(ort, other, config.preprocessing.layout, shape);
+    return session.run(feeds);
+  };
   const checkable = (entry.selfcheck?.outputs.length ?? 0) > 0;
   const selfcheck = checkable ? checkOutputs(name, entry, await run(image)) : {};
   if (!checkable) log(`${name} cannot be checked: ${JSON.stringify(entry.selfcheck?.left_out ?? 'no self-check in runtime.json')}`);

@@ -19,6 +19,7 @@ from octavo.deploy.choice import FALLBACK, chain, fastest, measured
 from octavo.deploy.pictures import Picture, listed, pixels_of
 from octavo.deploy.selfcheck import check_feeds, selfcheck
 from octavo.errors import DataError, ModelRunError, OctavoError, SourceError
+from octavo.images.feeds import Feeds
 from octavo.images.preprocess import preprocess
 from octavo.images.warp import Points
 from octavo.manifest import read_manifest
@@ -66,6 +67,10 @@ class Model:
         """The session as the task reads it: of a flipped embedding it runs twice."""
         image_input = self.artifact.manifest["image_input"]
         return answering({"": self.session}, self.artifact.task, self.artifact.spec, image_input)[""]
+
+    @cached_property
+    def _feeds(self) -> Feeds:
+        return Feeds.read(self.artifact.manifest)
 
     @property
     def name(self) -> str:
@@ -115,8 +120,7 @@ class Model:
         return self._predict(self._run(pixels, points, called), pixels.shape[:2])
 
     def _run(self, pixels: np.ndarray, points: Points | None, called: str) -> dict[str, np.ndarray]:
-        feeds = {self.artifact.manifest["image_input"]: preprocess(pixels, self.artifact.spec, points)}
-        return self._answering.run_finite(feeds, called)
+        return self._answering.run_finite(self._feeds(preprocess(pixels, self.artifact.spec, points)), called)
 
 
 def load(

@@ -15,6 +15,7 @@ from octavo.deploy.figures import accuracy_of, gates_of, latency_of
 from octavo.deploy.runtime_config import runtime_config
 from octavo.deploy.selfcheck import reference
 from octavo.files import write_json
+from octavo.images.feeds import Feeds
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
 from octavo.layout import MANIFEST
@@ -96,5 +97,5 @@ def _decoder(artifact: Artifact, session: Session) -> str | None:
     if artifact.task.name != "detection":
         return None
     grey = np.full((*artifact.spec.size, 3), 128, np.uint8)
-    outputs = session.run({artifact.manifest["image_input"]: preprocess(grey, artifact.spec)})
+    outputs = session.run(Feeds.read(artifact.manifest)(preprocess(grey, artifact.spec)))
     return family_of(outputs, Frame.of(*grey.shape[:2], artifact.spec).input, artifact.task.decoder).name

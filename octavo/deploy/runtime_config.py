@@ -14,6 +14,7 @@ import onnxruntime
 
 from octavo.deploy.selfcheck import PATTERN, check_input, image_input
 from octavo.errors import SourceError
+from octavo.images.feeds import Feeds
 from octavo.params.preprocessing import Input
 from octavo.runtime.providers import PROVIDERS
 
@@ -86,6 +87,7 @@ def runtime_config(
             "shape": image_input(first)["shape"],
             "type": first["preprocessing"]["dtype"],
         },
+        "other_inputs": Feeds.read(first).record(),
         "decoder": first.get("decoder"),
         "labels": first.get("labels"),
         "outputs": [dict(output) for output in first["outputs"]],

@@ -11,6 +11,7 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.evidence.fidelity import Fidelity
 from octavo.images.dataset import Images
+from octavo.images.feeds import Feeds
 from octavo.images.purpose import open_images
 from octavo.layout import TORCH_OUTPUTS
 from octavo.runtime.rows import matched_rows
@@ -20,13 +21,13 @@ from octavo.tasks.registry import SCORES
 __all__ = ["torch_baseline"]
 
 
-def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any, *, selecting: bool = False) -> dict[str, Any]:
+def torch_baseline(folder: Path, session: Session, feeds: Feeds, spec: Any, *, selecting: bool = False) -> dict[str, Any]:
     """Run FP32 on the images that `export` ran torch on.
 
     Args:
         folder: models/<model>/fp32.
         session: of its model.onnx.
-        input_name: the graph input that takes the image.
+        feeds: from an image's tensor to what the graph is fed.
         spec: the model's params.
         selecting: whether the graph chooses rows, which are then paired by what they hold.
 
@@ -56,7 +57,7 @@ def torch_baseline(folder: Path, session: Session, input_name: str, spec: Any, *
     fidelity = Fidelity()
     scores = [SCORES[spec.task.name](spec.task, spec.input) for _ in range(2)] if spec.task.name in SCORES else []
     for item, tensor in Images(items, spec.input):
-        outputs, truth = session.run_finite({input_name: tensor}, item.name), truths[item.sha256]
+        outputs, truth = session.run_finite(feeds(tensor), item.name), truths[item.sha256]
         fidelity.update(*(matched_rows(truth, outputs) if selecting else (truth, outputs)))
         for score, values in zip(scores, (outputs, truth), strict=False):
             score.update(values, truth, item.unlabelled())

@@ -39,7 +39,7 @@ def at_resolutions(
     Raises:
         ParamsError: the graph takes one size.
     """
-    shape = validation.sessions[REFERENCE].input_shapes[validation.input_name]
+    shape = validation.sessions[REFERENCE].input_shapes[validation.feeds.image]
     refuse_fixed_size(spec.benchmark.sizes, shape, spec.input)
     found: dict[str, Any] = {}
     counted = [item for item in items if item.dataset not in validation.holdout]

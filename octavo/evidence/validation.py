@@ -16,6 +16,7 @@ from octavo.evidence.bootstrap import Resamples, paired
 from octavo.evidence.fidelity import Fidelity
 from octavo.evidence.gates import judge, judge_drop, judge_interval
 from octavo.images.dataset import Item
+from octavo.images.feeds import Feeds
 from octavo.params.grammar import Gates, Input, Validate
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
@@ -35,7 +36,7 @@ class Validation:
         task: the model's `task`.
         spec: its `input`.
         sessions: variant to session; `fp32` is the reference and must be there.
-        input_name: the graph input that takes the image.
+        feeds: from an image's tensor to what the graph is fed.
         compared: outputs that fidelity is about; all where empty. With a custom operator at the end it is what that operator reads:
             one box more moves all boxes behind it.
         scored: outputs that the task's score gets; all where empty. None where they do not come out, as the graph is cut before
@@ -52,7 +53,7 @@ class Validation:
     task: Any
     spec: Input
     sessions: Mapping[str, Session]
-    input_name: str
+    feeds: Feeds
     compared: Sequence[str] = ()
     scored: Sequence[str] | None = ()
     selecting: bool = False
@@ -87,7 +88,7 @@ class Validation:
             )
 
     def _add(self, item: Item, tensor: np.ndarray) -> None:
-        feeds = {self.input_name: tensor}
+        feeds = self.feeds(tensor)
         truth = self.sessions[REFERENCE].run_finite(feeds, item.name)
         # One variant's outputs at a time: those of segmentation are large.
         for variant, session in self.sessions.items():
@@ -106,7 +107,7 @@ class Validation:
 
     def outputs(self, item: Item, tensor: np.ndarray, variants: Sequence[str]) -> dict[str, Mapping[str, np.ndarray]]:
         """What the score gets of some variants on one image."""
-        feeds = {self.input_name: tensor}
+        feeds = self.feeds(tensor)
         return {variant: _only(self.sessions[variant].run_finite(feeds, item.name), self.scored or ()) for variant in variants}
 
     def record(self, settings: Validate) -> dict[str, Any]:

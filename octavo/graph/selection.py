@@ -54,19 +54,38 @@ def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
     return found[::-1]
 
 
-def held(model: ir.Model, names: Collection[str]) -> ir.Model:
-    """A copy in which what these nodes put out is fed, and what they read is put out besides the graph's outputs."""
+def held(model: ir.Model, names: Collection[str], like: ir.Model | None = None) -> ir.Model:
+    """A copy in which what these nodes put out is fed, and what they read is put out besides the graph's outputs.
+
+    Args:
+        model: not changed.
+        names: of nodes of its main graph.
+        like: the model that what is fed has its names from: where a choice is an output of the graph, its cast has the name in
+            FP16. None: this one.
+
+    Returns:
+        The copy; outputs that are fed, or that cast what is fed to the type of `like`, are none any more.
+    """
     copy = model.clone()
     graph = copy.graph
+    called = {node.name: [value.name for value in node.outputs] for node in (like or model).graph if node.name in names}
     nodes = [node for node in graph if node.name in names]
     edges = [value for node in nodes for value in reads(node) if value.producer() is not None]
+    given: set[ir.Value] = set()
     for node in nodes:
-        for value in node.outputs:
+        for value, name in zip(node.outputs, called[node.name], strict=True):
             if not value.name:
                 continue
-            fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
+            fed = ir.Value(name=name, type=value.type, shape=value.shape)
             ir.convenience.replace_all_uses_with(value, fed, replace_graph_outputs=True)
             graph.inputs.append(fed)
+            given.add(fed)
+    taken = {value.name for value in given}
+    casts = [cast.outputs[0] for value in given for cast in value.consumers() if cast.outputs[0].name in taken]
+    for value in [value for value in graph.outputs if value in given or value in casts]:
+        graph.outputs.remove(value)
+    for value in casts:
+        value.name = f"{value.name}.cast"
     for node in nodes:
         for inner in with_inner(node):
             for place in range(len(inner.inputs)):

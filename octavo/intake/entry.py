@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from octavo.errors import ModelRunError, SourceError
+from octavo.images.feeds import Feeds
 from octavo.intake.choosing import chosen
 from octavo.intake.inputs import ImageInput, Sides, sides_of
 from octavo.intake.normalisation import inside
@@ -18,7 +19,7 @@ from octavo.intake.preprocessing import Guessed, guessed
 from octavo.intake.runs import Runnable
 from octavo.intake.sets import DataGuess, guessed_data
 from octavo.intake.task import TaskGuess, guessed_task
-from octavo.params.grammar import OnnxSource
+from octavo.params.grammar import Input, OnnxSource
 from octavo.params.places import inside as inside_of
 from octavo.runtime.session import Session
 from octavo.sources.onnx_file import Cleaned, cleaned
@@ -89,8 +90,10 @@ def entry_of(request: Request) -> Entry:
     image = _feedable(found, request.model)
     sides = sides_of(image, request.size, found.model.graph.outputs)
     runnable = Runnable(request.model, found.model, changed=True)
+    session = Session(runnable.source)
+    feeds = _feeds(session, image, sides, request)
     try:
-        outputs = runnable.outputs(image, sides.size)
+        outputs = session.run(feeds(image.grey(sides.size)))
     except ModelRunError as error:
         if sides.by == "default":
             raise ModelRunError(f"{request.model}: {error.problem}", "give the size that it takes: `--size HxW`") from error
@@ -98,13 +101,15 @@ def entry_of(request: Request) -> Entry:
     task = guessed_task(request.task, outputs, sides.size, found.model.metadata_props)
     data = guessed_data(task, request.data, request.calibration)
     first = guessed(request.task, task.family, image, sides.size, found=inside(found.image), outputs=found.model.graph.outputs)
-    session = Session(runnable.source)
-    guess = chosen(first, task, data, lambda tensor: session.run({image.name: tensor}))
+    guess = chosen(first, task, data, lambda tensor: session.run(feeds(tensor)))
     entry = Entry()
     entry.notes += [f"export: {note}" for note in found.notes if "custom operator" in note]
     _write_task(entry, task)
     _write_source(entry, request)
     _write_input(entry, request, image, sides, guess)
+    if feeds.others:
+        others = {other.name: list(other.values) for other in feeds.others}
+        entry.add(1, "others", others, guess="by their names; boxes come out in pixels of the image's tensor then")
     _write_data(entry, request, data)
     few = f"{data.samples} images can be had; statistics want about 200." if data.samples < 100 else ""
     entry.add(0, "calibrate", {"samples": data.samples}, fact=few)
@@ -125,13 +130,15 @@ def _feedable(found: Cleaned, path: Path) -> ImageInput:
             f"{path}: input {image.name!r} takes {image.channels} channels",
             "preprocessing gives one channel or three: export it so",
         )
-    others = [value.name for value in found.model.graph.inputs if value.name != image.name]
-    if others:
-        raise SourceError(
-            f"{path}: the graph takes {', '.join(map(str, others))} beside the image {image.name!r}, which nothing here feeds",
-            "export it with the image as its only input",
-        )
     return image
+
+
+def _feeds(session: Session, image: ImageInput, sides: Sides, request: Request) -> Feeds:
+    """What inputs beside the image are fed, as far as exporters are known."""
+    try:
+        return Feeds.of(session.signature, image.name, Input(size=sides.size, layout=image.layout))
+    except SourceError as error:
+        raise SourceError(f"{request.model}: {error.problem}", error.mend) from error
 
 
 def _write_task(entry: Entry, task: TaskGuess) -> None:

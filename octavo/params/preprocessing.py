@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from octavo.params.block import Block, Positive, Side
 
@@ -26,6 +26,13 @@ TEMPLATES: dict[str, tuple[tuple[int, int], Points]] = {
     "arcface": ((112, 112), tuple((x + 8.0, y) for x, y in _FIVE)),
     "arcface_112x96": ((112, 96), _FIVE),
 }
+
+
+# What an input beside the image is fed; a number alone is a list of one.
+Values = Annotated[
+    tuple[int | float | Literal["height", "width"], ...],
+    BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given]),
+]
 
 
 class Resize(Block):
@@ -99,6 +106,9 @@ class Input(Block):
     std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
     layout: Literal["nchw", "nhwc"] = "nchw"
     dtype: Literal["float32", "uint8"] = "float32"
+    # What a graph that takes more than the image is fed besides, by input: numbers, `height` and `width` of the image's tensor, one
+    # for each element behind the batch, or one for all. Inputs that exporters are known for need none (`octavo.images.feeds`).
+    others: dict[str, Values] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> Input:

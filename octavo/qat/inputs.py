@@ -11,10 +11,11 @@ import numpy as np
 
 from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.statistics import Statistics
-from octavo.errors import DataError
+from octavo.errors import DataError, SourceError
 from octavo.files import sha256_bytes, sha256_file
 from octavo.graph.io import load
 from octavo.images.dataset import Classes, Images, Item, image_list, refuse_overlap
+from octavo.images.feeds import Feeds
 from octavo.images.masks import Mask
 from octavo.images.purpose import chosen_images, open_images
 from octavo.images.splits import pick
@@ -75,8 +76,14 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
 
     Raises:
         DataError: the training set is too small, cannot be used, or shares an image with calibration or validation.
+        SourceError: the graph takes more than the image.
         CalibrationError: the statistics are missing, damaged, or another model's.
     """
+    if Feeds.read(manifest).others:
+        raise SourceError(
+            f"models.{name}: training feeds images alone, the graph takes {len(manifest['inputs'])} inputs",
+            "export it with the image as its only input, or remove `qat:`",
+        )
     folder = variant_dir(name, "fp32")
     statistics = Statistics.load(calibration_dir(name))
     statistics.require({"model": manifest["sha256"]}, str(calibration_dir(name)))

@@ -123,11 +123,18 @@ class _Found:
         return self.decision.arithmetic or self.decision.precision
 
     @property
-    def main(self) -> RunNode | None:
+    def computing(self) -> list[RunNode]:
+        """Those of the kernels that do it. Around these its values may be moved; and what an anchor decoder computes behind a
+        layer is written in parts that have the layer's name before theirs (`RowsOfAnchorsPass`).
+        """
         family = re.compile(_WEIGHTED.get(self.decision.op_type, ""))
-        # Around a kernel its values may be moved.
-        ordered = sorted(self.kernels, key=lambda kernel: kernel.op_type in _MOVES)
-        return next((kernel for kernel in ordered if family.search(kernel.op_type)), ordered[0] if ordered else None)
+        own = [kernel for kernel in self.kernels if family.search(kernel.op_type)]
+        own = own or self.kernels
+        return [kernel for kernel in own if kernel.op_type not in _MOVES] or own
+
+    @property
+    def main(self) -> RunNode | None:
+        return next(iter(self.computing), None)
 
     @property
     def unexpected(self) -> bool:
@@ -135,9 +142,9 @@ class _Found:
         if self.main is None or (self.into and self.decision.op_type not in _WEIGHTED):
             return False
         if self.decided == "int8":
-            floats = [kernel for kernel in self.kernels if kernel.kind in ("float", "fp16")]
             # A layer that writes float (`heads.pixel_heads`) has its values moved in float.
-            return any(self.decision.op_type not in _WEIGHTED or kernel.op_type not in _MOVES for kernel in floats)
+            looked = self.computing if self.decision.op_type in _WEIGHTED else self.kernels
+            return any(kernel.kind in ("float", "fp16") for kernel in looked)
         if self.decided == "float":
             return self.decision.op_type not in _MOVES and all(kernel.kind == "int8" for kernel in self.kernels)
         return False
@@ -148,7 +155,7 @@ class _Found:
         return {"runs": self.main.kind, "kernel": self.main.op_type} | ({"fused_into": self.into} if self.into else {})
 
     def surprise(self) -> dict[str, str]:
-        odd = next((kernel for kernel in self.kernels if kernel.kind != self.decided), self.main)
+        odd = next((kernel for kernel in (*self.computing, *self.kernels) if kernel.kind != self.decided), self.main)
         return {
             "node": self.decision.node,
             "op_type": self.decision.op_type,

@@ -18,15 +18,13 @@ Outputs = Mapping[str, np.ndarray]
 def rows_of(outputs: Outputs) -> int | None:
     """The axis along which outputs have rows: 1 for [1, rows, ...], 0 for [rows, ...]; None where it is not the same for all.
 
-    One output alone has rows only as [1, rows, columns] with more rows than columns, or as [rows, 4 and more].
+    [1, rows] counts beside an output [1, rows, columns] only: alone it may be one row of columns.
     """
     values = list(outputs.values())
-    if not values:
-        return None
-    for axis, least in ((1, 3), (0, 1)):
-        if axis == 1 and any(value.ndim < least or value.shape[0] != 1 for value in values):
+    for axis in (1, 0):
+        if axis == 1 and (any(value.shape[:1] != (1,) for value in values) or all(value.ndim < 3 for value in values)):
             continue
-        if all(value.ndim > axis for value in values) and len({value.shape[axis] for value in values}) == 1:
+        if values and all(value.ndim > axis for value in values) and len({value.shape[axis] for value in values}) == 1:
             return axis
     return None
 
@@ -38,14 +36,21 @@ def matched_rows(expected: Outputs, got: Outputs) -> tuple[dict[str, np.ndarray]
     and each output alike.
 
     Args:
-        expected: output to array, [1, rows, ...] or [rows, ...], any number type.
+        expected: output to array, [1, rows, ...] or [rows, ...], any number type; a whole number alone, which says how many rows
+            there are, may stand beside them and is left as it is.
         got: the same of the other model; the number of rows may differ.
 
     Returns:
         Both, with as many rows as the smaller one has; unchanged where outputs have no rows in common.
     """
+    if set(got) != set(expected):
+        return dict(expected), dict(got)
+    counts = {name for name, value in expected.items() if _counts(value) and _counts(got[name])}
+    if counts and len(counts) < len(expected):
+        pair = matched_rows(*({name: each[name] for name in each if name not in counts} for each in (expected, got)))
+        return tuple({name: rows.get(name, each[name]) for name in each} for rows, each in zip(pair, (expected, got), strict=True))
     axis = rows_of(expected)
-    if axis is None or set(got) != set(expected) or rows_of(got) != axis:
+    if axis is None or rows_of(got) != axis:
         return dict(expected), dict(got)
     distance = 0.0
     for name, value in expected.items():
@@ -65,6 +70,10 @@ def matched_rows(expected: Outputs, got: Outputs) -> tuple[dict[str, np.ndarray]
         {name: np.take(value, first, axis) for name, value in expected.items()},
         {name: np.take(value, second, axis) for name, value in got.items()},
     )
+
+
+def _counts(value: np.ndarray) -> bool:
+    return value.size == 1 and np.issubdtype(value.dtype, np.integer)
 
 
 def _columns(value: np.ndarray, axis: int) -> np.ndarray:

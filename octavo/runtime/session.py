@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -128,6 +129,11 @@ class Session:
         self.input_shapes = {argument.name: list(argument.shape) for argument in self._session.get_inputs()}
         self.output_shapes = {argument.name: list(argument.shape) for argument in self._session.get_outputs()}
         self.input_types = {argument.name: argument.type for argument in self._session.get_inputs()}
+
+    @property
+    def signature(self) -> list[dict[str, Any]]:
+        """`name`, `shape` and `type` of each input: a name or None in a shape is an open size, the type ONNX Runtime's word."""
+        return [{"name": name, "shape": self.input_shapes[name], "type": self.input_types[name]} for name in self.inputs]
 
     def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Run once.

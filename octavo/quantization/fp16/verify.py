@@ -143,18 +143,18 @@ class _Proof:
 
     def losses(self, result: Fp16Result) -> dict[str, Loss]:
         """Of the tensors that decide."""
-        return compare(self.judged, held(result.model, self.choosers), self.feeds, self.watched)
+        return compare(self.judged, held(result.model, self.choosers, self.reference), self.feeds, self.watched)
 
     def inner_losses(self, result: Fp16Result) -> dict[str, Loss]:
         """Of all tensors that both graphs have."""
-        half = held(result.model, self.choosers)
+        half = held(result.model, self.choosers, self.reference)
         there = {value.name for node in half.graph for value in node.outputs} | {value.name for value in half.graph.inputs}
         return compare(self.judged, half, self.feeds, [name for name in float_activations(self.judged) if name in there])
 
     def alone(self, result: Fp16Result, kept: Mapping[str, str], names: Sequence[str], nodes: Sequence[str]) -> dict[str, float]:
         """Noise-to-signal ratio at some tensors, on few samples, where of a result's float16 nodes these alone stay float16."""
         others = dict.fromkeys(set(_halves(result)) - set(nodes), "not looked at") | dict(kept)
-        half = held(self.convert(others).model, self.choosers)
+        half = held(self.convert(others).model, self.choosers, self.reference)
         return {name: _ratio(loss) for name, loss in compare(self.judged, half, self.feeds[:_FEW], names).items()}
 
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.inspect import check_float
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
@@ -286,7 +287,7 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
         decision = made.get(node.name or "")
         if node.name in choosers:
             decision = Decision(node.name, node.op_type, "float", "chooses among values, which one rounding may reorder")
-        elif decision is None and (parts := [one for one in made.values() if _is_part(one, node, names)]):
+        elif decision is None and (parts := _parts(node, made, names)):
             decision = _of_parts(parts)
         elif decision is None and (one := _became(node, made)) is not None:
             decision = one
@@ -318,9 +319,14 @@ def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     return found if found.op_type != end.op_type and found.op_type in _OF_SEVERAL else None
 
 
-def _is_part(made: Decision, node: ir.Node, names: Collection[str | None]) -> bool:
-    """Whether preparation made a layer of some of a node's channels (`RowsOfAnchorsPass`)."""
-    return made.op_type == node.op_type and made.node.startswith(f"{node.name}.") and made.node not in names
+def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> list[Decision]:
+    """What preparation made of a node for some channels each: their names begin with its layer's (`RowsOfAnchorsPass`)."""
+    before = [node]
+    for one in before:
+        makers = [value.producer() for value in one.inputs if value is not None] if one.op_type not in LAYERS else []
+        before += [maker for maker in makers if maker is not None and maker.name not in made and maker not in before]
+    starts = tuple(f"{one.name}." for one in before)
+    return [one for one in made.values() if one.op_type == node.op_type and one.node.startswith(starts) and one.node not in names]
 
 
 def _of_parts(parts: Sequence[Decision]) -> Decision:

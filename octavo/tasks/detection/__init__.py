@@ -9,7 +9,7 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.params.grammar import Detection
-from octavo.tasks.detection import efficientnms, nanodet, rtdetr, ssd, torchvision, yolov5, yolov8, yolov10, yolox
+from octavo.tasks.detection import chosen, efficientnms, nanodet, paddle, rtdetr, ssd, torchvision, yolov5, yolov8, yolov10, yolox
 from octavo.tasks.detection.boxes import Boxes, suppressed
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
@@ -22,6 +22,8 @@ FAMILIES = {
     for family in (
         efficientnms.FAMILY,
         torchvision.FAMILY,
+        chosen.FAMILY,
+        paddle.FAMILY,
         nanodet.FAMILY,
         yolov5.FAMILY,
         yolov8.FAMILY,
