@@ -47,7 +47,7 @@ def main() -> None:
     # Of a graph that is cut before its own suppression, decoders know no outputs.
     detects = isinstance(spec.task, Detection) and model is original
     boxes = row_reader(spec.task, feeds.image, spec.input.layout) if detects else None
-    images = Images([fed for _, fed in counted], [fed for _, fed in held_out], boxes)
+    images = Images([fed for _, fed in counted], [fed for _, fed in held_out], boxes, together=spec.task.name == "embedding")
 
     with working(f"quantizing {chosen.model}"):
         results = {

@@ -108,6 +108,29 @@ def test_every_candidate_is_measured(model, table):
     assert table.host["onnxruntime"]
 
 
+def test_a_pad_of_height_and_width_is_measured():
+    """ONNX Runtime takes a Pad into the pool behind it, as which a unit's neighbours stand here, and loads no such graph."""
+    nodes = [
+        oh.make_node("Conv", ["image", "w"], ["c"], "conv"),
+        oh.make_node("Pad", ["c", "pads"], ["p"], "pad"),
+        oh.make_node("Add", ["p", "image"], ["y"], "add"),
+        oh.make_node("Conv", ["y", "w"], ["z"], "last"),
+    ]
+    tensors = {"w": np.ones((3, 3, 3, 3), np.float32), "pads": np.int64([0, 0, 1, 1, 0, 0, 1, 1])}
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info("image", onnx.TensorProto.FLOAT, [1, 3, 16, 16])],
+        [oh.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 3, 14, 14])],
+        [onh.from_array(value, name) for name, value in tensors.items()],
+    )
+    model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=10))
+    units = units_of(model)
+    assert "Pad" in [unit.kind for unit in units]
+    table = measure(model, units)
+    assert all(signature(unit) in table.units for unit in units if is_static(unit))
+
+
 def test_borders_have_a_price_that_grows(model, table):
     units = candidates_of(model)
     small, large = units[-1].inputs[0], units[0].outputs[0]

@@ -21,6 +21,7 @@ from octavo.quantization.int8 import Images, choice, quantize_static, repair
 from octavo.quantization.int8.choice import _FAR, _typical
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
+from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
 from octavo.quantization.int8.numbers.shifts import own_shifts
@@ -683,6 +684,35 @@ def test_heads_are_the_last_weights_and_each_channel_of_a_map_has_its_own_scale(
         for channel in range(4):
             error, signal = true[:, channel] - got[:, channel], true[:, channel]
             assert 10 * np.log10((signal**2).sum() / (error**2).sum()) > 28
+
+
+@pytest.mark.parametrize("offsets", [(0, 0, 0), (60, 0, 0), (300, 0, -300)])
+@pytest.mark.parametrize("scales", [(1, 1, 1), (6, 1, 1)])
+def test_what_channels_of_a_vector_differ_by_is_no_signal_but_of_embeddings(offsets, scales):
+    generator = np.random.default_rng(0)
+    tensors = {"w": np.diag(np.float32(scales)), "b": np.float32(offsets)}
+    model = network([oh.make_node("Gemm", ["x", "w", "b"], ["y"], "fc")], tensors, ["y"], inputs={"x": [1, 3]})
+    samples = [{"x": generator.standard_normal((1, 3)).astype(np.float32)} for _ in range(16)]
+    # Noise as large as the signal in each channel.
+    got = [{"y": run(model, feeds)["y"] + np.float32(scales) * generator.standard_normal((1, 3))} for feeds in samples]
+    judged = 10 * np.log10(HeadJudge(model, ["y"], samples).noise(got))
+    assert abs(judged) < 2
+    if max(np.abs(offsets)) > 100:
+        assert 10 * np.log10(HeadJudge(model, ["y"], samples, together=True).noise(got)) < -10
+
+
+def test_a_vector_with_an_axis_of_one_token_is_held_to_what_vectors_are():
+    tensors = {"w": he(8, 3, 3, 3), "m": he(8, 7)}
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        oh.make_node("GlobalAveragePool", ["c"], ["p"], "pool"),
+        oh.make_node("Reshape", ["p", "shape"], ["t"], "tokens"),
+        oh.make_node("MatMul", ["t", "m"], ["y"], "fc"),
+    ]
+    shapes = {"vector": [1, 8], "token": [1, 1, 8]}
+    models = {kind: network(nodes, tensors | {"shape": np.int64(shape)}, ["y"]) for kind, shape in shapes.items()}
+    bounds = {kind: fidelity_of(heads_of(units_of(model)), "default") for kind, model in models.items()}
+    assert bounds == {"vector": 25.0, "token": 25.0}
 
 
 @pytest.mark.parametrize("opset", [17, 18, 21])

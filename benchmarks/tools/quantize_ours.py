@@ -43,7 +43,8 @@ def quantize(work: str, arrays: str, task: str, int8: str, out: str) -> None:
     counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
     recipe = Int8.model_validate_json(int8).of_task(task)
     boxes = row_reader(Detection(name="detection"), image_input(graph, None).name) if task == "detection" else None
-    save(quantize_static(graph, statistics, recipe, Images(counted[:CALIBRATION], held_out[:HELD_OUT], boxes)).model, out)
+    images = Images(counted[:CALIBRATION], held_out[:HELD_OUT], boxes, together=task == "embedding")
+    save(quantize_static(graph, statistics, recipe, images).model, out)
 
 
 def _held_out(place: int) -> bool:

@@ -108,8 +108,10 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
         for files in (statistics.origin["files"][:_CALIBRATION], statistics.origin["held_out"])
     )
 
+    together = spec.task.name == "embedding"
+
     def start(*, equalize: bool) -> Start:
-        solution = all_int8(model, statistics, recipe, PtqImages(counted, held_out), equalize=equalize)
+        solution = all_int8(model, statistics, recipe, PtqImages(counted, held_out, together=together), equalize=equalize)
         # Calibration saw FP32's own graph, tensors too that PTQ's has not; PTQ's choice counts where there is one.
         graph = solution.model
         known = {value.name for value in graph.graph.inputs} | {value.name for node in graph.graph for value in node.outputs}

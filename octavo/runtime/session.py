@@ -68,6 +68,7 @@ class Session:
         name: what errors call the graph; its path where None.
         save_optimized: write the graph that really runs here.
         profile: record each kernel's time; `end_profiling` writes them to a file whose name begins so.
+        without: optimizers of ONNX Runtime to leave out, by its names for them.
         entries: session entries in place of `session_config`'s; nothing is added to them but what keeps one session's waiting
             threads off the cores that another one runs on.
 
@@ -87,6 +88,7 @@ class Session:
         name: str | None = None,
         save_optimized: str | Path | None = None,
         profile: str | Path | None = None,
+        without: Sequence[str] = (),
         entries: Mapping[str, str] | None = None,
     ) -> None:
         self.provider = provider
@@ -111,7 +113,10 @@ class Session:
             options.optimized_model_filepath = str(save_optimized)
         try:
             self._session = ort.InferenceSession(
-                model if isinstance(model, bytes) else str(model), options, providers=[PROVIDERS[provider]]
+                model if isinstance(model, bytes) else str(model),
+                options,
+                providers=[PROVIDERS[provider]],
+                disabled_optimizers=list(without),
             )
         except _ERRORS as error:
             raise ModelRunError(

@@ -96,7 +96,9 @@ def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Imag
     recipe = recipe.model_copy(update={"target": "cpu", "format": "qdq", "keep_float": (), "float_heads": False, "bits16": ()})
     ready = prepared(model, 0)
     heads = heads_of(units_of(ready))
-    judge = HeadJudge(ready, [value.name for value in heads], images.held_out) if images.held_out else None
+    judge = None
+    if images.held_out:
+        judge = HeadJudge(ready, [value.name for value in heads], images.held_out, together=images.together)
 
     def make(way: Way) -> Draft:
         return Draft(ready, statistics, way.recipe, (), images.calibration, by_channel=False)

@@ -69,11 +69,13 @@ class Images:
         calibration: feeds of images that the statistics were made from.
         held_out: feeds of images that they were not made from.
         boxes: of a detector, what reads the graph's outputs as boxes: it is judged by these then (`noise.objects`).
+        together: vectors are compared as wholes (`noise.judge.HeadJudge`), as those of `task: embedding` are.
     """
 
     calibration: Sequence[Feeds]
     held_out: Sequence[Feeds]
     boxes: BoxReader | None = None
+    together: bool = False
 
 
 def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images | None = None) -> Int8Result:
@@ -98,10 +100,13 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
     if images is not None and choosers:
         # What was chosen is fed: such outputs are not read as boxes.
-        images = Images(*(with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out)))
+        fed = (with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out))
+        images = Images(*fed, together=images.together)
     if images is not None and images.calibration:
         observe_sizes(ready, images.calibration[0])
-    judge = judge_of(ready, heads, images.held_out, images.boxes) if images is not None and images.held_out else None
+    judge = None
+    if images is not None and images.held_out:
+        judge = judge_of(ready, heads, images.held_out, images.boxes, together=images.together)
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 

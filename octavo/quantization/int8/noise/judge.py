@@ -20,8 +20,10 @@ from octavo.runtime.session import Session
 
 __all__ = ["HeadJudge", "Judge", "as_bytes", "db_of", "with_outputs"]
 
-# A channel with fewer values than this has no variance of its own; the whole head's stands for it.
-_ENOUGH = 256
+# A channel with fewer values than this has no variance of its own: that of all channels of its size stands for it, of those whose
+# own are within this factor of it. Of 1000 classes on 16 images each channel's own would be too rough; an age in years and two
+# logits in one vector are not of one size.
+_ENOUGH, _ALIKE = 256, 10.0
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
@@ -101,9 +103,17 @@ class Judge(ABC):
 
 
 class HeadJudge(Judge):
-    """Mean noise-to-signal ratio over images, heads and channels, each channel against its own variance."""
+    """Mean noise-to-signal ratio over images, heads and channels, each channel against its own variance.
 
-    def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+    Args:
+        together: vectors are compared as wholes, as embeddings by their cosine are: what channels differ by counts as signal, and
+            one variance is that of all.
+    """
+
+    def __init__(
+        self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]], *, together: bool = False
+    ) -> None:
+        self._together = together
         # Of images axis 1 holds the channels; of queries, which only a product of matrices gives, the last.
         self._last = {
             value.name for node in model.graph if node.op_type in ("Gemm", "MatMul") for value in node.outputs if value.name
@@ -136,7 +146,19 @@ class HeadJudge(Judge):
         stacked = np.concatenate(
             [np.moveaxis(result[name], axis, 0).reshape(result[name].shape[axis], -1) for result in self._true], 1
         )
-        whole = float(stacked.var(dtype=np.float64))
-        own = stacked.var(axis=1, dtype=np.float64) if stacked.shape[1] >= _ENOUGH else np.full(len(stacked), whole)
+        whole, own = float(stacked.var(dtype=np.float64)), stacked.var(axis=1, dtype=np.float64)
+        few = stacked.shape[1] < _ENOUGH
+        if few and (self._together or stacked.shape[1] == 1):
+            return np.full(len(stacked), max(whole, 1e-30))
+        if few:
+            whole, own = float(own.mean()), _of_their_size(own)
         # A channel that hardly moves decides nothing; its share of the whole bounds what its noise can count.
         return np.maximum(own, max(whole, 1e-30) * 1e-2)
+
+
+def _of_their_size(variances: np.ndarray) -> np.ndarray:
+    """Of each variance, the mean of those within `_ALIKE` times of it."""
+    ordered = np.sort(variances)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    first, last = np.searchsorted(ordered, variances / _ALIKE), np.searchsorted(ordered, variances * _ALIKE, side="right")
+    return (sums[last] - sums[first]) / (last - first)

@@ -41,7 +41,12 @@ _ENOUGH, _SHARE = 20.0, 0.1
 
 
 def judge_of(
-    model: ir.Model, heads: Sequence[ir.Value], samples: Sequence[Mapping[str, np.ndarray]], boxes: BoxReader | None = None
+    model: ir.Model,
+    heads: Sequence[ir.Value],
+    samples: Sequence[Mapping[str, np.ndarray]],
+    boxes: BoxReader | None = None,
+    *,
+    together: bool = False,
 ) -> Judge:
     """The judge of a network: of objects, where its outputs can be read as boxes and there are some on these images, else of heads.
 
@@ -50,6 +55,7 @@ def judge_of(
         heads: the tensors to compare, or to decode.
         samples: feeds, batch dimension 1.
         boxes: reads the graph's outputs.
+        together: of `HeadJudge`.
     """
     names = [value.name for value in heads]
     tail = _Tail.of(model, names) if boxes is not None else None
@@ -57,7 +63,7 @@ def judge_of(
         judge = ObjectJudge(model, names, samples, tail, boxes)
         if judge.sees_objects:
             return judge
-    return HeadJudge(model, names, samples)
+    return HeadJudge(model, names, samples, together=together)
 
 
 @dataclass(frozen=True)

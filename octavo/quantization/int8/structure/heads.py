@@ -45,8 +45,20 @@ def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
 
 
 def is_map(value: ir.Value) -> bool:
-    """Whether a head's output has more than one position, or may have."""
-    return value.shape is None or any(dim != 1 for dim in value.shape[2:])
+    """Whether a head's output has more than one position, or may have. A vector may be written with an axis of one token."""
+    if value.shape is None:
+        return True
+    positions = value.shape[1:-1] if _channels_last(value) else value.shape[2:]
+    return any(dim != 1 for dim in positions)
+
+
+def _channels_last(value: ir.Value) -> bool:
+    """Whether a tensor has its channels on the last axis, as what comes from a product of matrices has."""
+    node, turned = value.producer(), False
+    while node is not None and node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        turned ^= node.op_type == "Transpose"
+        node = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    return node is not None and (node.op_type in ("Gemm", "MatMul")) != turned
 
 
 def map_heads(units: list[Unit]) -> dict[str, str]:
