@@ -126,7 +126,7 @@ def test_prelu_needs_a_constant_slope_a_channel(slopes, kind):
 
 
 def test_weighted_nodes_are_those_with_constant_matrices_and_plain_attributes():
-    tensors = {"m": normal(4, 4), "stack": normal(2, 4, 4), "row": normal(4), "rows": normal(5, 4)}
+    tensors = {"m": normal(6, 6), "stack": normal(2, 6, 6), "row": normal(6), "rows": normal(5, 6)}
     nodes = [
         oh.make_node("MatMul", ["x", "m"], ["matrix"], "matrix"),
         oh.make_node("MatMul", ["x", "stack"], ["batched"], "batched"),
@@ -138,7 +138,7 @@ def test_weighted_nodes_are_those_with_constant_matrices_and_plain_attributes():
         oh.make_node("Gemm", ["x", "m", "rows"], ["a bias a row"], "a bias a row"),
     ]
     outputs = [node.output[0] for node in nodes]
-    units = grouped(nodes, outputs, tensors=tensors, inputs={"x": [5, 4], "x2": [4, 4]})
+    units = grouped(nodes, outputs, tensors=tensors, inputs={"x": [5, 6], "x2": [6, 6]})
     assert [unit.name for unit in units if unit.kind == "linear"] == ["matrix", "plain"]
 
 
@@ -200,6 +200,26 @@ def test_centres_and_sizes_to_corners_is_decoding_and_no_layer(columns, layers):
     tensors = {"w": normal(4, 3, 1, 1), "turn": normal(4, columns), "rows": np.array([0, 4, -1])}
     nodes = [conv("x", "a"), oh.make_node("Reshape", ["a", "rows"], ["p"], "p")]
     nodes += [oh.make_node("Transpose", ["p"], ["t"], "t", perm=[0, 2, 1]), oh.make_node("MatMul", ["t", "turn"], ["y"], "y")]
+    units = grouped(nodes, ["y"], tensors=tensors)
+    assert {unit.name: last for unit, last in is_last_weighted(units).items()} == layers
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "layers"),
+    [
+        ("MatMul", [64, 4], {"a": True}),
+        ("Gemm", [64, 4], {"a": True}),
+        ("MatMul", [1, 1, 64, 4], {"a": True}),
+        ("Conv", [1, 4, 64], {"a": True}),
+        # A vector of four features is what a layer reads.
+        ("Gemm", [1, 4], {"a": False, "g": False, "p": False, "y": True}),
+    ],
+)
+def test_corners_are_decoding_in_whatever_form(form, rows, layers):
+    tensors = {"w": normal(4, 3, 1, 1), "turn": normal(4, 4, 1) if form == "Conv" else normal(4, 4), "rows": np.array(rows)}
+    pooled = rows[0] == 1 and len(rows) == 2
+    nodes = [conv("x", "a"), *([oh.make_node("GlobalAveragePool", ["a"], ["g"], "g")] if pooled else [])]
+    nodes += [oh.make_node("Reshape", ["g" if pooled else "a", "rows"], ["p"], "p"), oh.make_node(form, ["p", "turn"], ["y"], "y")]
     units = grouped(nodes, ["y"], tensors=tensors)
     assert {unit.name: last for unit, last in is_last_weighted(units).items()} == layers
 

@@ -159,7 +159,8 @@ def decodes_boxes(node: ir.Node) -> bool:
 
     - The mean of a distribution: it makes one number of what a Softmax gives (Distribution Focal Loss, arXiv 2006.04388; YOLOv8 to
       YOLO12, PP-YOLOE, PicoDet, D-FINE). Its input rounded to 1/255 moves an edge by a pixel.
-    - A product of rows of at most four coordinates with at most four columns: centres and sizes to corners.
+    - A product of rows of at most four coordinates with at most four columns, of whatever rank and as whichever operator: centres and
+      sizes to corners. As the last layer it would be all that the network is judged by, and the grid's offsets count as signal.
     """
     return _is_mean_of_distribution(node) or _turns_coordinates(node)
 
@@ -176,14 +177,15 @@ def _is_mean_of_distribution(node: ir.Node) -> bool:
 
 
 def _turns_coordinates(node: ir.Node) -> bool:
-    rows, weights = node.inputs[0], node.inputs[1]
-    return (
-        node.op_type == "MatMul"
-        and rows.shape is not None
-        and len(rows.shape) == 3
-        and len(weights.shape or ()) == 2
-        and all(isinstance(size, int) and size <= _COORDINATES for size in weights.shape)
-    )
+    rows, weights = node.inputs[0].shape, node.inputs[1].shape
+    if rows is None or weights is None or not all(isinstance(size, int) for size in weights):
+        return False
+    if node.op_type == "Conv":
+        # Along rows, which lie behind their coordinates.
+        return len(rows) == 3 and list(weights) == [_COORDINATES, _COORDINATES, 1]
+    # A single row is a vector, and a layer.
+    many = len(rows) > 2 or (len(rows) == 2 and rows[0] != 1)
+    return many and len(weights) == 2 and all(size <= _COORDINATES for size in weights)
 
 
 def constant(value: ir.Value | None) -> bool:
