@@ -230,11 +230,11 @@ class TestPlacement:
             oh.make_node("MatMul", ["x", "positive"], ["y"], "product"),
             oh.make_node("MatMul", ["y", "fixed"], ["z"], "second"),
         ]
-        fixed = onh.from_array(np.eye(4, dtype=np.float32), "fixed")
-        inputs = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 4]) for name in ("x", "w")]
-        graph = oh.make_graph(nodes, "g", inputs, [oh.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [4, 4])], [fixed])
+        fixed = onh.from_array(np.eye(6, dtype=np.float32), "fixed")
+        inputs = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [6, 6]) for name in ("x", "w")]
+        graph = oh.make_graph(nodes, "g", inputs, [oh.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [6, 6])], [fixed])
         model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
-        found = collect(model, lambda: [("i", {"x": np.ones((4, 4), np.float32), "w": np.ones((4, 4), np.float32)})])
+        found = collect(model, lambda: [("i", {"x": np.ones((6, 6), np.float32), "w": np.ones((6, 6), np.float32)})])
         decisions = {d.node: d for d in quantize_static(model, found, Int8()).decisions}
         assert decisions["product"].reason == "its weights are not constant"
         assert decisions["second"].precision == "int8"

@@ -171,3 +171,49 @@ class TestWeightsOfLeastError:
             np.testing.assert_array_equal(*stored[method])
         assert (np.abs(stored["minmax"][0].astype(int)) == 64).sum() == 1
         assert np.abs(stored["mse"][0].astype(int)).sum() > 1.05 * np.abs(stored["minmax"][0].astype(int)).sum()
+
+
+@pytest.mark.parametrize(
+    ("kept", "float_"),
+    [
+        ("BatchNormalization", {"stem", "norm"}),
+        ("plus", {"last", "plus"}),
+        ("three", {"swish", "three"}),
+        ("bias", {"vector", "bias"}),
+    ],
+)
+def test_what_preparation_rewrites_stays_float_in_what_it_became(kept, float_):
+    tensors = {
+        "w": he(8, 3, 3, 3),
+        **{name: np.full(8, value, np.float32) for name, value in (("s", 1.5), ("b", 0.1), ("m", 0.2), ("v", 2))},
+        "k3": np.float32(3),
+        "k0": np.float32(0),
+        "k6": np.float32(6),
+        "w2": he(8, 8, 3, 3),
+        "shift": np.full((1, 8, 1, 1), 0.3, np.float32),
+        "wl": he(8, 16),
+        "bl": np.full(16, 0.2, np.float32),
+        "w3": he(16, 5),
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["a"], "stem", pads=[1] * 4),
+        oh.make_node("BatchNormalization", ["a", "s", "b", "m", "v"], ["n"], "norm"),
+        oh.make_node("Add", ["n", "k3"], ["h1"], "three"),
+        oh.make_node("Clip", ["h1", "k0", "k6"], ["h2"], "clip"),
+        oh.make_node("Mul", ["n", "h2"], ["h3"], "times"),
+        oh.make_node("Div", ["h3", "k6"], ["h4"], "swish"),
+        oh.make_node("Conv", ["h4", "w2"], ["c"], "last", pads=[1] * 4),
+        oh.make_node("Add", ["c", "shift"], ["d"], "plus"),
+        oh.make_node("GlobalAveragePool", ["d"], ["g"], "pool"),
+        oh.make_node("Flatten", ["g"], ["f"], "flat"),
+        oh.make_node("MatMul", ["f", "wl"], ["l"], "vector"),
+        oh.make_node("Add", ["l", "bl"], ["l2"], "bias"),
+        oh.make_node("Relu", ["l2"], ["l3"], "relu"),
+        oh.make_node("Gemm", ["l3", "w3"], ["y"], "answer"),
+    ]
+    model = network(nodes, tensors, ["y"])
+    statistics = statistics_of(model, IMAGES)
+    precision = {one.node: one.precision for one in quantize_static(model, statistics, Int8(keep_float=(kept,))).decisions}
+    assert {name for name in float_ if precision[name] == "float"} == float_
+    others = {"stem", "last", "vector", "answer"} - float_
+    assert {name for name in others if precision[name] == "int8"} == others

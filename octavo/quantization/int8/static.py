@@ -38,6 +38,7 @@ from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.int8.structure.carried import carried
 from octavo.quantization.int8.structure.heads import heads_of, is_map
 from octavo.quantization.int8.structure.placement import decisions_of
 from octavo.quantization.int8.structure.rows import joined, placed_by_time
@@ -223,6 +224,7 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     target = target_of(recipe.target)
     kernels = target.layout == "kernels"
     complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0, depthwise_norms=kernels)
+    kept = carried(model, complete, kept)
     if kernels:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
         PadDepthwisePass()(complete)

@@ -159,8 +159,9 @@ def decodes_boxes(node: ir.Node) -> bool:
 
     - The mean of a distribution: it makes one number of what a Softmax gives (Distribution Focal Loss, arXiv 2006.04388; YOLOv8 to
       YOLO12, PP-YOLOE, PicoDet, D-FINE). Its input rounded to 1/255 moves an edge by a pixel.
-    - A product of rows of at most four coordinates with at most four columns, of whatever rank and as whichever operator: centres and
-      sizes to corners. As the last layer it would be all that the network is judged by, and the grid's offsets count as signal.
+    - A product of rows of at most four coordinates with at most four columns, of whatever rank and as whichever operator: centres
+      and sizes to corners. As the last layer it would be all that the network is judged by, and the grid's offsets would count as
+      signal.
     """
     return _is_mean_of_distribution(node) or _turns_coordinates(node)
 

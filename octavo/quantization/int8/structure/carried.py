@@ -1,0 +1,38 @@
+"""Where the nodes went that preparation rewrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+__all__ = ["carried"]
+
+
+def carried(model: ir.Model, prepared: ir.Model, kept: Mapping[str, str]) -> dict[str, str]:
+    """What is to stay float, by the names of the prepared graph.
+
+    A node that is there no more lives on in the one that makes its tensor now, a Conv that a BatchNormalization was folded into, or
+    in the one that makes the first tensor behind it that is still there: what several nodes became (a Gelu), or a Linear with its
+    bias. That one is float then.
+
+    Args:
+        model: as it came in; each node has a name.
+        prepared: what preparation made of it.
+        kept: names of nodes of `model`, and why each stays float.
+
+    Returns:
+        Names of nodes of either graph to reasons.
+    """
+    there = {node.name for node in prepared.graph}
+    makers = {value.name: node for node in prepared.graph for value in node.outputs}
+    found = dict(kept)
+    for node in model.graph:
+        ahead = [node] if node.name in kept and node.name not in there else []
+        for one in ahead:
+            for value in one.outputs:
+                if value.name in makers:
+                    found.setdefault(makers[value.name].name or "", kept[node.name or ""])
+                else:
+                    ahead += [use.node for use in value.uses() if use.node not in ahead]
+    return found
