@@ -712,7 +712,7 @@ def test_a_vector_with_an_axis_of_one_token_is_held_to_what_vectors_are():
     shapes = {"vector": [1, 8], "token": [1, 1, 8]}
     models = {kind: network(nodes, tensors | {"shape": np.int64(shape)}, ["y"]) for kind, shape in shapes.items()}
     bounds = {kind: fidelity_of(heads_of(units_of(model)), "default") for kind, model in models.items()}
-    assert bounds == {"vector": 25.0, "token": 25.0}
+    assert bounds == {"vector": 24.5, "token": 24.5}
 
 
 @pytest.mark.parametrize("opset", [17, 18, 21])

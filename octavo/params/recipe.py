@@ -89,7 +89,7 @@ class Int8(Block):
     repair: bool = True
     # SQNR in dB at the outputs of the last layers, each channel against its own variance (of vectors, with few values each, against
     # that of the channels of its size; of embeddings against that of the whole); of a detector whose outputs are rows of boxes, the
-    # share of AP that it is expected to lose: 20 dB are 1 %, 17 are 2 %. auto: 25 for vectors (25.5 for those of
+    # share of AP that it is expected to lose: 20 dB are 1 %, 17 are 2 %. auto: 24.5 for vectors (25.5 for those of
     # `task: embedding`), 22.5 for maps of one size (segmentation), 20 for maps of several sizes (detection; where that takes more
     # than a tenth longer than 18 by measured times, as much as a tenth buys).
     fidelity: Annotated[float, Field(gt=0, le=60)] | Literal["auto"] = "auto"
