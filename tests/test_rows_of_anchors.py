@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
+from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.static import decided
 from octavo.quantization.int8.structure.units import units_of
@@ -194,6 +195,19 @@ def test_the_record_speaks_of_the_layer_that_came_in():
     heads = {decision.node: decision for decision in result.decisions if decision.node.startswith("head")}
     assert {name: decision.precision for name, decision in heads.items()} == {"head0": "int8", "head1": "int8"}
     assert heads["head0"].reason == "in 4 parts: integer kernel over pixels, which writes float"
+
+
+def test_what_is_computed_of_each_part_is_float_and_no_surprise(tmp_path):
+    model, result = quantized()
+    record = {decision.node: decision for decision in result.decisions}
+    for name in ("sigmoid0", "sigmoid1"):
+        assert record[name].precision == "float"
+        assert record[name].reason.startswith("in 4 parts: ")
+    path = tmp_path / "model.onnx"
+    onnx.save(ir.to_proto(result.model), path)
+    ran = executed(model, result.decisions, optimized_nodes(path))
+    assert ran.unexpected == []
+    assert ran.layers == ran.integer == 3
 
 
 def test_the_record_says_which_part_is_float():
