@@ -81,6 +81,23 @@ class TestMasks:
         with pytest.raises(DataError, match="nothing says what they mean"):
             item.mask.read((1, 3), 2, None)
 
+    def test_values_of_one_bit_and_of_more_than_eight(self, tmp_path):
+        def read(values: np.ndarray, others: int | None = None, void: int | None = None) -> list[list[int]]:
+            Image.fromarray(values).save(tmp_path / "m.tif")
+            return Mask(tmp_path / "m.tif", {}, others, {}).read((1, 2), 2, void).tolist()
+
+        assert read(np.array([[False, True]])) == [[0, 1]]
+        assert read(np.array([[1, 65535]], np.uint16), void=65535) == [[1, VOID]]
+        assert read(np.array([[1, 40000]], np.int32), others=0) == [[0, 0]]
+        # int16 would make void of it.
+        with pytest.raises(DataError, match="holds class 40000, the model has classes 0..1"):
+            read(np.array([[1, 40000]], np.uint16))
+        for value in (-1, 70000):
+            with pytest.raises(DataError, match="those of a mask are 0..65535"):
+                read(np.array([[1, value]], np.int32), others=0)
+        with pytest.raises(DataError, match="a mask of floating-point values"):
+            read(np.array([[0, 1]], np.float32))
+
     def test_what_does_not_fit(self, tmp_path):
         pair(tmp_path, "a", np.array([[0, 7]]))
         (item,) = open_set(masks(tmp_path), "here")

@@ -19,6 +19,8 @@ __all__ = ["VOID", "Mask", "framed"]
 # What a pixel has that counts for nothing.
 VOID = -1
 RGB = tuple[int, int, int]
+# One more than the largest value that is read, and than the largest class that int16 holds.
+_VALUES, _CLASSES = 1 << 16, 1 << 15
 
 
 @dataclass(frozen=True)
@@ -51,29 +53,38 @@ class Mask:
         Raises:
             DataError: it cannot be read, is of another size than its image, or has a value or colour that is no class.
         """
-        found = self._of_colours(shape) if self.colours else self._of_values(shape, void)
-        outside = np.unique(found[found >= count]) if count is not None else []
+        found = self.unjudged(shape, void)
+        most = _CLASSES if count is None else min(count, _CLASSES)
+        outside = np.unique(found[found >= most])
         if len(outside):
             raise DataError(
-                f"{self.path} holds class {', '.join(map(str, outside[:8]))}, the model has classes 0..{(count or 1) - 1}",
+                f"{self.path} holds class {', '.join(map(str, outside[:8]))}, the model has classes 0..{most - 1}",
                 "map them (`class_map`; null counts for nothing), or name the value in `task.void` (of a head: in its own)",
             )
-        return found
+        return found.astype(np.int16)
+
+    def unjudged(self, shape: tuple[int, int], void: int | None) -> np.ndarray:
+        """As `read` for a model of any classes: int32, as values up to 65535 may stand for none of them.
+
+        Raises:
+            DataError: it cannot be read, is of another size than its image, or holds what is no value.
+        """
+        return self._of_colours(shape) if self.colours else self._of_values(shape, void)
 
     def _of_values(self, shape: tuple[int, int], void: int | None) -> np.ndarray:
-        pixels = _pixels(self.path, shape)
+        pixels = _whole(_pixels(self.path, shape), self.path)
         if pixels.ndim != 2:
             raise DataError(
                 f"{self.path} is a mask of colours, and nothing says what they mean",
                 "give the set a `palette: {class: [red, green, blue], ...}`, or masks of one channel",
             )
-        table = np.arange(max(256, int(pixels.max(initial=0)) + 1)) if self.others is None else np.full(1 << 16, self.others)
+        table = np.arange(_VALUES, dtype=np.int32) if self.others is None else np.full(_VALUES, self.others, np.int32)
         for value, kind in self.classes.items():
-            if value < len(table):
+            if 0 <= value < _VALUES:
                 table[value] = kind
-        if void is not None and void < len(table) and void not in self.classes:
+        if void is not None and 0 <= void < _VALUES and void not in self.classes:
             table[void] = VOID
-        return table[pixels].astype(np.int16)
+        return table[pixels]
 
     def _of_colours(self, shape: tuple[int, int]) -> np.ndarray:
         pixels = _pixels(self.path, shape, colours=True).astype(np.int32)
@@ -87,7 +98,7 @@ class Mask:
                 f"{self.path} has {len(strange)} colour(s) that `palette` does not name: {shown}",
                 'name them, or let `class_map: {"*": null}` count all others for nothing',
             )
-        return np.array([known.get(value, self.others) for value in values.tolist()], np.int16)[places].reshape(codes.shape)
+        return np.array([known.get(value, self.others) for value in values.tolist()], np.int32)[places].reshape(codes.shape)
 
 
 def _pixels(path: Path, shape: tuple[int, int], *, colours: bool = False) -> np.ndarray:
@@ -100,6 +111,20 @@ def _pixels(path: Path, shape: tuple[int, int], *, colours: bool = False) -> np.
                 "make them one size (nearest neighbour, never smooth), or remove the pair",
             )
         return np.asarray(image.convert("RGB") if colours else image)
+
+
+def _whole(pixels: np.ndarray, path: Path) -> np.ndarray:
+    """Pixels that may index a table of `_VALUES`; those of one bit are 0 and 1."""
+    if pixels.dtype == bool:
+        return pixels.astype(np.uint8)
+    if pixels.dtype.kind == "f":
+        raise DataError(f"{path} is a mask of floating-point values", "write classes as whole numbers: 8 or 16 bits a pixel")
+    if pixels.dtype.itemsize > 2 and (pixels.min(initial=0) < 0 or pixels.max(initial=0) >= _VALUES):
+        raise DataError(
+            f"{path} has values from {pixels.min()} to {pixels.max()}, those of a mask are 0..{_VALUES - 1}",
+            "write classes as whole numbers: 8 or 16 bits a pixel",
+        )
+    return pixels
 
 
 def framed(mask: np.ndarray, frame: Frame) -> np.ndarray:

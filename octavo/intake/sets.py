@@ -143,7 +143,7 @@ def _void(items: list[Item], count: int | None) -> int | None:
         return None
     beyond: set[int] = set()
     for item in pick(items, _MASKS, 0):
-        values = item.mask.read(read_shape(item.path), None, None)
+        values = item.mask.unjudged(read_shape(item.path), None)
         beyond |= set(np.unique(values[values >= count]).tolist())
     if len(beyond) > 1:
         raise DataError(
