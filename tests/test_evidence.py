@@ -17,7 +17,7 @@ from octavo.evidence.bootstrap import Interval, paired
 from octavo.evidence.fidelity import Fidelity, cosine
 from octavo.evidence.gates import judge, judge_interval
 from octavo.evidence.layers import layer_noise
-from octavo.evidence.report import headings, markdown, rows, tradeoff
+from octavo.evidence.report import headings, markdown, resolutions, rows, tradeoff
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
@@ -295,6 +295,13 @@ class TestReport:
             ("fp32", 10.0, 0.9),
             ("int8", 5.0, 0.8),
         ]
+
+    def test_further_resolutions_of_images_without_labels(self):
+        accuracy = {"metric": "ap", "int8.cosine_mean": 0.99, "int8.64x32.cosine_mean": 0.98, "int8.ap.96x96": 0.5}
+        latency = self.latency | {"fp32.cpu.t2.b1.64x32.median_ms": 7.0, "int8.cpu.t2.b1.64x32.median_ms": 4.0}
+        found = [(row["resolution"], row["variant"], row["accuracy"], row["latency_ms"]) for row in resolutions(accuracy, latency)]
+        own = [("own", "fp32", 1.0, 10.0), ("own", "int8", 0.99, 5.0)]
+        assert found == [*own, ("64x32", "fp32", 1.0, 7.0), ("64x32", "int8", 0.98, 4.0)]
 
 
 def test_layers_whose_channels_were_filled_up_are_compared_by_their_own():

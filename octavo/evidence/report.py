@@ -245,25 +245,30 @@ def resolutions(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list
     """
     setting = headline_setting(latency)
     found = []
-    own = [
-        key.removeprefix("fp32.").split(".")[0] for key in accuracy if key.startswith("fp32.") and SIZE.fullmatch(key.split(".")[1])
-    ]
-    for size in dict.fromkeys(["", *own]):
+    for size in ["", *_further(accuracy, latency)]:
+        measured = any(f"{variant}.{size}{'.' if size else ''}cosine_mean" in accuracy for variant in VARIANTS)
         for variant in (variant for variant in VARIANTS if f"{variant}.size_mb" in latency):
             prefix = f"{variant}.{size}." if size else f"{variant}."
             timed = f"{variant}.{setting}{'.' if size else ''}{size}"
-            metric = accuracy.get(f"{prefix}{accuracy.get('metric')}", accuracy.get(f"{prefix}cosine_mean", ""))
+            cosine = 1.0 if variant == "fp32" and measured else accuracy.get(f"{prefix}cosine_mean", "")
             found.append(
                 {
                     "variant": variant,
                     "resolution": size or "own",
-                    "accuracy": metric,
+                    "accuracy": accuracy.get(f"{prefix}{accuracy.get('metric')}", cosine),
                     "retained": accuracy.get(f"{prefix}retained", ""),
                     "latency_ms": latency.get(f"{timed}.median_ms", ""),
                     "speedup": latency.get(f"{timed}.speedup", ""),
                 }
             )
     return found
+
+
+def _further(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[str]:
+    """Input sizes beside the model's own, of any variant: FP32 has no figure of accuracy where there are no labels."""
+    # <variant>.<size>.<key>, and <variant>.<provider>.<threads>.<batch>.<size>.<key>: elsewhere a class may be called like a size.
+    named = [key.split(".")[1:2] for key in accuracy] + [key.split(".")[4:5] for key in latency]
+    return list(dict.fromkeys(size for part in named for size in part if SIZE.fullmatch(size)))
 
 
 def _line(cells: Sequence[str]) -> str:
