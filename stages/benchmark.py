@@ -14,7 +14,7 @@ from octavo.graph.custom_ops import CustomOps
 from octavo.images.batches import batch_of
 from octavo.images.dataset import Images
 from octavo.images.feeds import Feeds
-from octavo.images.input_sizes import named, refuse_fixed_size
+from octavo.images.input_sizes import further_sizes, named, refuse_untaken
 from octavo.images.purpose import open_images
 from octavo.layout import HOSTS, host_record, metrics_dir, present_variants, variant_dir
 from octavo.manifest import model_bytes, read_manifest
@@ -55,8 +55,9 @@ def _measure(model: str, spec: ModelSpec, feeds: Feeds, paths: dict[str, Path], 
     """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
     settings, providers = spec.benchmark, chosen_providers(spec.benchmark.providers)
     items = open_images(spec.data, "validation", f"models.{model}.data")
-    refuse_fixed_size(settings.sizes, Session(runs["fp32"]).input_shapes[feeds.image], spec.input)
-    sizes = dict.fromkeys([spec.input.size, *settings.sizes])
+    network = Session(runs["fp32"])
+    refuse_untaken(spec, network.input_shapes[feeds.image], items, lambda image: network.run(feeds(image)))
+    sizes = [spec.input.size, *further_sizes(spec)]
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
     record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
 

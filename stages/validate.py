@@ -24,6 +24,7 @@ from octavo.graph.io import load
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images
 from octavo.images.feeds import Feeds
+from octavo.images.input_sizes import refuse_untaken
 from octavo.images.purpose import open_images, refuse_calibrated
 from octavo.layout import calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
 from octavo.manifest import model_bytes, own_manifest, read_manifest
@@ -52,6 +53,7 @@ def main() -> None:
     items = open_images(spec.data, "validation", where, classes)
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin
     refuse_calibrated([*calibrated["files"], *calibrated["held_out"]], items, spec.data)
+    refuse_untaken(spec, network["fp32"].input_shapes[feeds.image], items, lambda image: network["fp32"].run(feeds(image)))
     images = Images(items, spec.input, spec.data.on_bad_image)
     selecting = selects(original)
     validation = Validation(spec.task, spec.input, sessions, feeds, compared, scored, selecting, spec.data.holdout)

@@ -4,9 +4,10 @@ import io
 import json
 
 import numpy as np
+import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from conftest import small_network, write_images
+from conftest import project_params, small_network, write_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -18,11 +19,12 @@ from octavo.images.batches import batch_of
 from octavo.images.dataset import Classes, Images, Item, image_list, open_set, refuse_overlap
 from octavo.images.decode import decode, read_image
 from octavo.images.frame import Frame
-from octavo.images.input_sizes import refuse_fixed_sides
+from octavo.images.input_sizes import further_sizes, refuse_fixed_sides, refuse_untaken
 from octavo.images.packaged import locate, make_set
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
-from octavo.params.grammar import ImageSet, Input, Packaged, Resize, Split
+from octavo.params.grammar import ImageSet, Input, ModelSpec, Packaged, Resize, Split
+from octavo.runtime.session import Session
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
@@ -253,6 +255,28 @@ class TestPlacement:
             refuse_fixed_sides([1, 3, 64, "w"], spec, "models.m.input")
         with pytest.raises(ParamsError, match="64x48 alone"):
             refuse_fixed_sides([1, 64, 48, 3], Input.model_validate({**block, "layout": "nhwc"}), "models.m.input")
+
+    def test_further_resolutions_are_tried_on_one_image_before_they_are_measured(self, tmp_path):
+        image = oh.make_tensor_value_info("image", 1, [1, 3, "height", "width"])
+        nodes = [oh.make_node("SpaceToDepth", ["image"], ["y"], "halves", blocksize=2)]
+        graph = oh.make_graph(nodes, "even", [image], [oh.make_tensor_value_info("y", 1, None)])
+        session = Session(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8).SerializeToString())
+        write_images(tmp_path, 1, seed=0)
+        items = open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
+
+        def sizes(resolutions: list, **resize: object) -> list[tuple[int, int]]:
+            block = {"size": [32, 32], "resize": {"rule": "letterbox", **resize}}
+            blocks = {"input": block, "benchmark": {"resolutions": resolutions}}
+            spec = ModelSpec.model_validate(project_params(**blocks)["models"]["small"])
+            refuse_untaken(spec, session.input_shapes["image"], items, lambda tensor: session.run({"image": tensor}))
+            return further_sizes(spec)
+
+        # The model's own size, and one that stands there twice.
+        assert sizes([16, 32, [16, 16], [16, 32]]) == [(16, 16), (16, 32)]
+        with pytest.raises(ParamsError, match=r"`benchmark\.resolutions` has 17x16, which the graph does not take"):
+            sizes([[17, 16]])
+        with pytest.raises(ParamsError, match=r"`benchmark\.resolutions` has 24x32: .* multiples of `input\.resize\.stride` 16"):
+            sizes([[24, 32]], stride=16)
 
     def test_calibration_takes_inputs_of_any_shape(self):
         model = small_network(size=32)

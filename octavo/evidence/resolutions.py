@@ -10,7 +10,7 @@ import numpy as np
 
 from octavo.evidence.validation import REFERENCE, Validation
 from octavo.images.dataset import Images, Item
-from octavo.images.input_sizes import named, refuse_fixed_size
+from octavo.images.input_sizes import further_sizes, named
 from octavo.params.grammar import ModelSpec
 
 __all__ = ["at_resolutions"]
@@ -25,7 +25,7 @@ def at_resolutions(
     items: Sequence[Item],
     track: Callable[[Images, str], Iterable[tuple[Item, np.ndarray]]] = lambda images, _: images,
 ) -> dict[str, Any]:
-    """Validate at each of `benchmark.resolutions`.
+    """Validate at each of `benchmark.resolutions` that the graph takes (`octavo.images.input_sizes.refuse_untaken`).
 
     Args:
         spec: the model's block.
@@ -35,15 +35,10 @@ def at_resolutions(
 
     Returns:
         `<variant>.<height>x<width>.<key>`: the task's metric, how far it is kept, and fidelity to FP32, over what is not held out.
-
-    Raises:
-        ParamsError: the graph takes one size.
     """
-    shape = validation.sessions[REFERENCE].input_shapes[validation.feeds.image]
-    refuse_fixed_size(spec.benchmark.sizes, shape, spec.input)
     found: dict[str, Any] = {}
     counted = [item for item in items if item.dataset not in validation.holdout]
-    for size in spec.benchmark.sizes:
+    for size in further_sizes(spec):
         sized = replace(validation, spec=spec.input.at(size), images=[])
         sized.run(track(Images(counted, sized.spec, spec.data.on_bad_image), f"validating at {named(size)}"))
         score = sized.scores.get(REFERENCE)

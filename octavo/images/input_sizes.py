@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 
-from octavo.errors import ParamsError
-from octavo.params.grammar import Input
+import numpy as np
 
-__all__ = ["named", "refuse_fixed_sides", "refuse_fixed_size"]
+from octavo.errors import ModelRunError, ParamsError
+from octavo.images.dataset import Images, Item
+from octavo.params.grammar import Input, ModelSpec
+
+__all__ = ["further_sizes", "named", "refuse_fixed_sides", "refuse_untaken"]
 
 Shape = Sequence[int | str | None]
 
@@ -17,24 +21,44 @@ def named(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-def refuse_fixed_size(sizes: Sequence[tuple[int, int]], shape: Shape, spec: Input) -> None:
-    """Refuse `benchmark.resolutions` that a graph does not take.
+def further_sizes(spec: ModelSpec) -> list[tuple[int, int]]:
+    """`benchmark.resolutions` as (height, width), each once; the model's own size, which is measured anyway, is none of them."""
+    return [size for size in dict.fromkeys(spec.benchmark.sizes) if size != spec.input.size]
+
+
+def refuse_untaken(spec: ModelSpec, shape: Shape, items: list[Item], run: Callable[[np.ndarray], object]) -> None:
+    """Refuse `benchmark.resolutions` that a graph does not take, before anything is measured.
 
     Args:
-        sizes: (height, width) each.
+        spec: the model's block.
         shape: of the graph's image input, batch first; symbols and None are dynamic.
-        spec: the model's `input:` block.
+        items: images, of which one is run at each size: sides that are left open may still have to be multiples of a stride.
+        run: runs FP32 on an image's tensor.
 
     Raises:
-        ParamsError: a size differs from a fixed dimension.
+        ParamsError: a size differs from a fixed dimension, is no multiple of `resize.stride`, or the graph fails on it.
     """
-    sides = _sides(shape, spec)
-    for size in sizes:
+    sides, stride = _sides(shape, spec.input), spec.input.resize.stride
+    for size in further_sizes(spec):
+        told = f"`benchmark.resolutions` has {named(size)}"
         if any(isinstance(side, int) and side != asked for side, asked in zip(sides, size, strict=True)):
             raise ParamsError(
-                f"`benchmark.resolutions` has {named(size)}, the graph takes {'x'.join(map(str, sides))} alone",
+                f"{told}, the graph takes {'x'.join(map(str, sides))} alone",
                 "export it with dynamic height and width (`source.dynamic_size: true` for torch), or remove the resolutions",
             )
+        if stride is not None and any(side % stride for side in size):
+            raise ParamsError(
+                f"{told}: its sides must be multiples of `input.resize.stride` {stride}, which they are padded to",
+                "correct or remove it",
+            )
+        for _, tensor in islice(Images(items, spec.input.at(size), "skip"), 1):
+            try:
+                run(tensor)
+            except ModelRunError as error:
+                raise ParamsError(
+                    f"{told}, which the graph does not take though its height and width are open: {error.problem}",
+                    "correct or remove it: many graphs take multiples of their stride alone (32, say)",
+                ) from error
 
 
 def refuse_fixed_sides(shape: Sequence[int | str | None], spec: Input, where: str) -> None:
