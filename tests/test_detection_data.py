@@ -331,6 +331,16 @@ class TestYolo:
             read(tmp_path, "yolo", other_order)
         assert read(tmp_path, "yolo", other_order, annotations="other.yaml")[0].objects.classes.tolist() == [1, 0, 1]
 
+    def test_names_above_a_part_of_a_set_as_roboflow_has_them(self, tmp_path, capsys):
+        root = write_yolo(tmp_path / "valid", names=None)
+        other_order = Classes(2, ("dog", "cat"))
+        (tmp_path / "data.yaml").write_text("names: {'0': cat, '1': dog}\nval: ../test/images\n")
+        assert read(root, "yolo", other_order)[0].objects.classes.tolist() == [0, 1, 0], "it speaks of other folders"
+        assert "0 for 'dog'" in capsys.readouterr().out
+        (tmp_path / "data.yaml").write_text("names: {'0': cat, '1': dog}\nval: ../valid/images\n")
+        assert read(root, "yolo", other_order)[0].objects.classes.tolist() == [1, 0, 1]
+        assert not capsys.readouterr().out
+
     @pytest.mark.parametrize(
         ("text", "problem"),
         [

@@ -17,6 +17,7 @@ from octavo.images.formats.listed import Classes, Listed, image_files
 from octavo.images.formats.places import ImageFinder, annotations_path, shown, text_lines
 from octavo.images.formats.yolo_names import NAME_LISTS, class_names
 from octavo.params.grammar import ImageSet
+from octavo.progress import say
 
 __all__ = ["read"]
 
@@ -28,7 +29,8 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     """Images below `images` (else below the folder) with the boxes of their label files.
 
     `annotations` may name the folder of the label files, a .txt that lists the set's images by their path below the folder, or the
-    .yaml with the class names. Without it they come from data.yaml, dataset.yaml, another .yaml with `names`, or classes.txt.
+    .yaml with the class names. Without it they come from data.yaml, dataset.yaml, another .yaml with `names`, or classes.txt; of a
+    folder with `images` also from a data.yaml above it that has it for a part (Roboflow's layout: train/images, valid/images).
 
     Raises:
         DataError: no image has a label file, a label file has no image or a malformed line, or a class is none of the model's.
@@ -50,6 +52,11 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
         _refuse_orphans(labels)
     names_at = [root, *sorted({label.parent for label in labels.values()})]
     names = class_names(told if told is not None and told.suffix in (".yaml", ".yml") else None, names_at, where)
+    if not names and classes.names is not None:
+        say(
+            f"note: {where}: no file (data.yaml, say) names the set's classes, so that their numbers are taken for the model's: "
+            f"0 for {classes.names[0]!r}"
+        )
     found = [_photo(path, label, names) for path, label in labels.items()]
     counts = Counter(box.category for photo in found for box in photo.annotations)
     categories = [Category(number, name) for number, name in names.items()] or [Category(number) for number in sorted(counts)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import yaml
 
@@ -14,10 +14,11 @@ __all__ = ["NAME_LISTS", "class_names"]
 
 # Written by annotation tools into the folder of the labels.
 NAME_LISTS = ("classes.txt", "obj.names")
+_YAML = ("data.yaml", "dataset.yaml")
 
 
 def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[int, str]:
-    """Number to name; empty where no file gives names.
+    """Number to name; empty where no file gives names. Those of the set's own folder go before a data.yaml above it.
 
     Args:
         told: the YAML file that params.yaml names.
@@ -30,7 +31,7 @@ def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[
     if told is not None:
         return _from_yaml(told)
     root = folders[0]
-    for name in ("data.yaml", "dataset.yaml"):
+    for name in _YAML:
         if (root / name).is_file():
             return _from_yaml(root / name)
     others = [path for suffix in ("yaml", "yml") for path in sorted(root.glob(f"*.{suffix}")) if "names" in _content(path)]
@@ -44,7 +45,18 @@ def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[
     for path in (folder / name for folder in folders for name in NAME_LISTS):
         if path.is_file():
             return {number: line.strip() for number, line in enumerate(text_lines(path)) if line.strip()}
-    return {}
+    above = next((path for path in (root.parent / name for name in _YAML) if path.is_file() and _speaks_of(path, root)), None)
+    return {} if above is None else _from_yaml(above)
+
+
+def _speaks_of(file: Path, part: Path) -> bool:
+    """Whether a YAML file beside a folder with `images` has it for a part, as Roboflow writes it: `val: ../valid/images`."""
+    if not (part / "images").is_dir():
+        return False
+    content = _content(file)
+    parts = [content.get(key) for key in ("train", "val", "test")]
+    ends = [PurePosixPath(path).parts[-2:] for path in parts if isinstance(path, str)]
+    return any(end == (part.name, "images") or end[-1:] == (part.name,) for end in ends)
 
 
 def _content(file: Path) -> dict[object, object]:
@@ -60,6 +72,9 @@ def _from_yaml(file: Path) -> dict[int, str]:
     names = content.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
+    if isinstance(names, dict):
+        # Numbers that somebody put in quotes.
+        names = {int(key) if isinstance(key, str) and key.isdecimal() else key: name for key, name in names.items()}
     if not isinstance(names, dict) or not names or not all(type(number) is int and number >= 0 for number in names):
         raise DataError(f"{file} has no `names`: a list, or a map from class number to name", "add it")
     unreadable = [name for name in names.values() if isinstance(name, bool | list | dict) or name is None]
