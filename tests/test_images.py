@@ -343,6 +343,20 @@ class TestDatasets:
         with pytest.raises(DataError, match="lies beside the identity folders"):
             open_set(ImageSet(format="identities", path=str(tmp_path)), "here")
 
+    def test_linked_folders_are_looked_into_each_once(self, tmp_path):
+        write_images(tmp_path / "elsewhere/cats", 1, seed=1)
+        write_images(tmp_path / "set/b", 1, seed=2)
+        for name, target in (
+            ("a", "elsewhere/cats"),
+            ("again", "elsewhere/cats"),
+            ("b/round", "set"),
+            ("b/up", "."),
+            ("gone", "none"),
+        ):
+            (tmp_path / "set" / name).symlink_to(tmp_path / target)
+        items = open_set(ImageSet(format="folder", path=str(tmp_path / "set")), "here")
+        assert [item.name for item in items] == ["a/image_1_000.png", "b/image_2_000.png"]
+
     def test_a_shared_image_is_found_by_content_not_by_name(self, tmp_path):
         first = write_images(tmp_path / "a", 2, seed=1)
         write_images(tmp_path / "b", 2, seed=2)

@@ -60,7 +60,7 @@ def recognised(folder: Path, task: str) -> Found:
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
         raise DataError(f"{folder}: {what}", "name a folder of images: `--data FOLDER`")
-    if not any(path.suffix.lower() in EXTENSIONS for path in folder.rglob("*")):
+    if not image_files(folder):
         raise DataError(f"{folder} holds no image ({', '.join(sorted(EXTENSIONS))})", "name a folder of images: `--data FOLDER`")
     look = {"classification": _classes, "detection": _boxes, "segmentation": _masks, "embedding": _people}[task]
     return look(folder) or Found("folder", folder, "no labels were recognised: fidelity to FP32 alone is measured")

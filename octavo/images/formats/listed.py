@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from octavo.images.objects import Objects
 from octavo.images.pairs import Pair
 from octavo.params.grammar import ImageSet
 
-__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "image_files"]
+__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "files_below", "image_files"]
 
 # Names that stand for no class, where class indices have gaps (torchvision's detectors keep COCO's 91 category ids).
 GAPS = frozenset({"N/A", "__background__"})
@@ -69,7 +70,24 @@ def dataset_folders(root: Path) -> list[Path]:
 
 def image_files(root: Path) -> list[Path]:
     """Every image file below a folder, by the order of its path."""
-    return sorted(
-        (path for path in root.rglob("*") if path.suffix.lower() in EXTENSIONS and path.is_file()),
-        key=lambda path: path.relative_to(root).as_posix(),
-    )
+    return [path for path in files_below(root) if path.suffix.lower() in EXTENSIONS]
+
+
+def files_below(root: Path) -> list[Path]:
+    """Every file below a folder, by the order of its path; linked folders are looked into, each real one once.
+
+    A link to a folder that the set lies in leads nowhere new: it would take in what is beside the set.
+    """
+    found: list[Path] = []
+    around = Path(os.path.realpath(root)).parents
+    seen, waiting = {str(folder) for folder in around}, [root]
+    for start in waiting:  # grows by the links that are met: real folders go before what is linked to
+        for folder, below, names in os.walk(start):
+            real = os.path.realpath(folder)
+            if real in seen:
+                below.clear()
+                continue
+            seen.add(real)
+            found += [path for path in (Path(folder, name) for name in names) if path.is_file()]
+            waiting += [link for link in (Path(folder, name) for name in sorted(below)) if link.is_symlink()]
+    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
