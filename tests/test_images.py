@@ -301,7 +301,7 @@ class TestDatasets:
         assert [item.name for item in items] == ["a/b/image_1_000.png", "a/b/image_1_001.png"]
         assert all(item.label is None for item in items)
 
-    def test_imagefolder_labels_by_number_map_or_alphabet(self, tmp_path):
+    def test_imagefolder_labels_by_number_name_map_or_alphabet(self, tmp_path):
         for name in ("10", "9"):
             write_images(tmp_path / "n" / name, 1, seed=int(name))
         by_number = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "n")), "here", Classes(1000))
@@ -310,7 +310,9 @@ class TestDatasets:
             write_images(tmp_path / "w" / name, 1, seed=len(name) + ord(name[0]))
         alphabet = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", Classes(2))
         assert {item.name.split("/")[0]: item.label for item in alphabet} == {"cat": 0, "dog": 1, "unlabelled": None}
-        (tmp_path / "w/classes.json").write_text(json.dumps({"cat": 281, "dog": 207}))
+        by_name = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", Classes(3, ("dog", "cow", "cat")))
+        assert {item.name.split("/")[0]: item.label for item in by_name} == {"cat": 2, "dog": 0, "unlabelled": None}
+        (tmp_path / "w/classes.json").write_text("\ufeff" + json.dumps({"cat": 281, "dog": 207}), encoding="utf-8")
         mapped = open_set(ImageSet(format="imagefolder", path=str(tmp_path / "w")), "here", Classes(1000))
         assert {item.label for item in mapped} == {281, 207, None}
 

@@ -55,10 +55,10 @@ class ImageSet(Block):
     # <path>/<identity>/<image>. pairs: the images that a list of pairs names, of one identity or of two (LFW's `pairs.txt`).
     format: Literal["folder", "imagefolder", "coco", "yolo", "voc", "masks", "identities", "pairs"]
     path: str
-    # imagefolder: a JSON map from folder name to class index; without it <path>/classes.json, folder names that are whole
-    # numbers, or their alphabetical order. Looked for below `path`, then below the project's folder: coco: the JSON file; yolo: the
-    # folder of labels, a .txt list of images, or the .yaml with names; voc: the folder of XML files, or a list of image names;
-    # pairs: the list, without it <path>/pairs.txt.
+    # imagefolder: a JSON map from folder name to class index; without it <path>/classes.json, folder names that `task.classes` has
+    # or that are whole numbers, or their alphabetical order. Looked for below `path`, then below the project's folder: coco: the
+    # JSON file; yolo: the folder of labels, a .txt list of images, or the .yaml with names; voc: the folder of XML files, or a list
+    # of image names; pairs: the list, without it <path>/pairs.txt.
     annotations: str | None = None
     # For `input.resize: {rule: similarity}` without `points`: a .csv (name, x1, y1, ... a line) or .json (name to points) with the
     # landmarks of every image, in pixels. Looked for below `path`, then below the project's folder.

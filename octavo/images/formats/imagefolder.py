@@ -25,7 +25,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     """
     folders = labelled_folders(root, where, "class")
     names = [folder.name for folder in folders if folder.name != UNLABELLED]
-    index = _class_index(root, names, images.annotations, where, classes.count)
+    index = _class_index(root, names, images.annotations, where, classes)
     found: list[Listed] = []
     for folder in folders:
         found += [Listed(path, None if folder.name == UNLABELLED else index[folder.name]) for path in image_files(folder)]
@@ -52,11 +52,11 @@ def labelled_folders(root: Path, where: str, what: str) -> list[Path]:
     return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _class_index(root: Path, names: list[str], annotations: str | None, where: str, classes: int | None) -> dict[str, int]:
+def _class_index(root: Path, names: list[str], annotations: str | None, where: str, classes: Classes) -> dict[str, int]:
     chosen = Path(annotations) if annotations else root / "classes.json"
     if annotations or chosen.is_file():
         try:
-            table = json.loads(chosen.read_text(encoding="utf-8"))
+            table = json.loads(chosen.read_text(encoding="utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(
                 f"{where}.annotations: {chosen} is not a readable JSON map: {error}", "correct the path or the file"
@@ -67,12 +67,17 @@ def _class_index(root: Path, names: list[str], annotations: str | None, where: s
         if missing:
             raise DataError(f"{chosen} has no class index for the folder {missing[0]!r} of {root}", "add it, or remove the folder")
         return {name: table[name] for name in names}
+    # Names that stand twice (two of ImageNet's do) tell nothing.
+    known = {name: place for place, name in enumerate(classes.names or ()) if classes.names.count(name) == 1}
+    if all(name in known for name in names):
+        return {name: known[name] for name in names}
     if all(re.fullmatch(r"\d+", name) for name in names):
         return {name: int(name) for name in names}
-    if classes is not None and len(names) != classes:
+    if classes.count is not None and len(names) != classes.count:
         # The alphabetical place is the class index only where every class has its folder; anything else would score noise.
         raise DataError(
-            f"{where}.path: {root} has {len(names)} class folders, the model has {classes} classes",
-            f"say which folder is which class in {root / 'classes.json'} (folder name to index) or `{where}.annotations`",
+            f"{where}.path: {root} has {len(names)} class folders, the model has {classes.count} classes",
+            f"say which folder is which class in {root / 'classes.json'} (folder name to index) or `{where}.annotations`, "
+            "or name the model's classes in `task.classes` as the folders are called",
         )
     return {name: place for place, name in enumerate(names)}
