@@ -18,12 +18,14 @@ from onnx import TensorProto
 from test_stages import params, refuse, succeed
 from torchvision.ops import batched_nms, box_convert
 
+from octavo.deploy.package import package
 from octavo.errors import QuantizationError, SourceError
 from octavo.graph.clean import clean
 from octavo.graph.custom_ops import Body, CustomOps, resolve, serialized
 from octavo.graph.io import load, save
 from octavo.graph.passes.shapes import InferShapesPass
-from octavo.params.grammar import Int8
+from octavo.manifest import write_manifest
+from octavo.params.grammar import Int8, ModelSpec
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.session import Session
 
@@ -274,6 +276,17 @@ def test_detections_of_the_exported_model_are_those_of_its_heads(tmp_path):
     assert expected[0].min() > 0
     for got, value in zip(Session(tmp_path / "whole.onnx").run(image).values(), expected, strict=True):
         np.testing.assert_array_equal(got, value)
+
+
+def test_a_package_says_what_its_plugin_s_outputs_were_read_as(tmp_path):
+    for folder in ("fp32", "package"):
+        (tmp_path / folder).mkdir()
+    onnx.save(detector(), tmp_path / "fp32/model.onnx")
+    custom, _ = resolve(load(tmp_path / "fp32/model.onnx"), {}, 18)
+    spec = ModelSpec.model_validate(project_params(task="detection")["models"]["small"])
+    write_manifest(tmp_path / "fp32", name="small", variant="fp32", spec=spec, image_input="image", made={}, custom_ops=custom)
+    written = package(tmp_path / "package", {"fp32": tmp_path / "fp32"}, {"decoder": "efficientnms"}, {})
+    assert written["fp32"]["decoder"] == "efficientnms"
 
 
 @pytest.mark.slow
