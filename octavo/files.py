@@ -23,6 +23,7 @@ __all__ = [
     "read_json",
     "replace_dir",
     "replace_file",
+    "scratch_written_to",
     "sha256_bytes",
     "sha256_file",
     "sha256_path",
@@ -112,6 +113,25 @@ def replace_dir(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def scratch_written_to(folder: Path) -> Iterator[None]:
+    """A clear error where a folder that the system's temporary one holds cannot be written.
+
+    Raises:
+        OutputError: naming it.
+    """
+    try:
+        yield
+    except OSError as error:
+        # Weights that cannot be read carry the name of their own file.
+        if isinstance(error.filename, str) and folder not in Path(error.filename).parents:
+            raise
+        raise OutputError(
+            f"the temporary folder {folder} could not be written: {error.strerror or error}",
+            "free disk space there, or point TMPDIR at a disk that has room for the model",
+        ) from error
 
 
 def write_text(path: str | Path, text: str) -> None:

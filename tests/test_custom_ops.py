@@ -1,6 +1,7 @@
 """Operators that ONNX Runtime lacks: run by a body or cut off, kept in every file."""
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from test_stages import params, refuse, succeed
 from torchvision.ops import batched_nms, box_convert
 
 from octavo.deploy.package import package
-from octavo.errors import QuantizationError, SourceError
+from octavo.errors import OutputError, QuantizationError, SourceError
 from octavo.graph.clean import clean
 from octavo.graph.custom_ops import Body, CustomOps, resolve, serialized
 from octavo.graph.io import load, save
@@ -276,6 +277,21 @@ def test_detections_of_the_exported_model_are_those_of_its_heads(tmp_path):
     assert expected[0].min() > 0
     for got, value in zip(Session(tmp_path / "whole.onnx").run(image).values(), expected, strict=True):
         np.testing.assert_array_equal(got, value)
+
+
+def test_a_temporary_folder_without_room_is_an_error_in_words(tmp_path):
+    onnx.save(detector(), tmp_path / "d.onnx")
+    custom, _ = resolve(load(tmp_path / "d.onnx"), {}, 18)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
+    try:
+        with (
+            pytest.raises(OutputError, match=r"temporary folder .* could not be written"),
+            custom.files({"fp32": tmp_path / "d.onnx"}),
+        ):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_package_says_what_its_plugin_s_outputs_were_read_as(tmp_path):

@@ -11,14 +11,14 @@ import gc
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from octavo.errors import ModelRunError, OutputError
+from octavo.errors import ModelRunError
+from octavo.files import scratch_written_to
 from octavo.runtime.session import Session
 from octavo.runtime.shapes import shape_of
 
@@ -151,7 +151,7 @@ def open_groups(
         large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _LARGE
         light = model.clone()
         del model
-        with _written_to(Path(folder)):
+        with scratch_written_to(Path(folder)):
             ir.external_data.unload_from_model(light, folder, "weights", size_threshold_bytes=_SMALL)
         if large:
             # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
@@ -170,7 +170,7 @@ def open_groups(
                 part.graph.outputs.extend(tap(part, computed) if tap is not None else computed)
                 _drop_unneeded(part.graph)
                 path = Path(folder) / "group.onnx"
-                with _written_to(Path(folder)):
+                with scratch_written_to(Path(folder)):
                     ir.save(part, path)
                 count = threads(opened.bytes) if callable(threads) else threads
                 kept = arena is not None and arena(opened.bytes)
@@ -208,21 +208,6 @@ def read_tensors(
     for group in open_groups(model, groups, optimization=optimization, threads=threads, what=what):
         for where, feeds in samples():
             yield where, group.read(feeds)
-
-
-@contextmanager
-def _written_to(folder: Path) -> Iterator[None]:
-    """A clear error where this temporary folder cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        # Weights that cannot be read carry the name of their own file.
-        if isinstance(error.filename, str) and folder not in Path(error.filename).parents:
-            raise
-        raise OutputError(
-            f"the temporary folder {folder} could not be written: {error.strerror or error}",
-            "free disk space there, or point TMPDIR at a disk that has room for the model",
-        ) from error
 
 
 def _drop_unneeded(graph: ir.Graph) -> None:

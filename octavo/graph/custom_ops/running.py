@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octavo.errors import SourceError
-from octavo.files import sha256_bytes
+from octavo.files import scratch_written_to, sha256_bytes
 from octavo.graph.custom_ops.bodies import ONNX, Body
 from octavo.graph.custom_ops.cut import Chosen, cut, rejoin, tail
 from octavo.graph.inspect import RUNTIME_DOMAINS
@@ -136,6 +136,9 @@ class CustomOps:
 
         Args:
             outputs: tensors that are made outputs besides (what `compared` names).
+
+        Raises:
+            OutputError: the system's temporary folder has no room for them.
         """
         if not self.bodies:
             yield dict(paths)
@@ -148,8 +151,9 @@ class CustomOps:
                 values = {value.name: value for node in model.graph for value in node.outputs}
                 model.graph.outputs.extend(values[name] for name in outputs if name not in present)
                 runs[variant] = Path(folder) / variant / path.name
-                runs[variant].parent.mkdir(parents=True)
-                save(model, runs[variant])
+                with scratch_written_to(Path(folder)):
+                    runs[variant].parent.mkdir(parents=True)
+                    save(model, runs[variant])
             yield runs
 
     def isolated(self, model: ir.Model) -> ir.Model:
