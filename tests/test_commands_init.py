@@ -27,7 +27,7 @@ from octavo.intake import choosing
 from octavo.intake.folder import recognised
 from octavo.intake.inputs import ImageInput
 from octavo.intake.normalisation import inside
-from octavo.intake.preprocessing import Guessed, tried_instead
+from octavo.intake.preprocessing import Guessed, guessed, tried_instead
 from octavo.intake.sets import guessed_data
 from octavo.intake.task import TaskGuess
 from octavo.intake.trial import Tried
@@ -379,6 +379,21 @@ def test_normalisation_that_the_graph_does_itself():
     assert inside(begins()) is None
     unclear = inside(begins(oh.make_node("Mul", ["x", "k"], ["b"], "scale"), k=np.float32(2)))
     assert unclear.pixels == ""
+
+
+def test_families_whose_preprocessing_is_known_yield_to_labels_alone():
+    image = ImageInput.of(ir.Value(name="x", shape=ir.Shape([1, 3, 64, 64]), type=ir.TensorType(ir.DataType.FLOAT)))
+
+    def guess(family: str, outputs: int) -> Guessed:
+        values = [ir.Value(name=f"y{place}") for place in range(outputs)]
+        return guessed("detection", family, image, (64, 64), found=None, outputs=values)
+
+    known = {"ssd": 2, "efficientnms": 4, "chosen": 3, "rtdetr": 2, "yolov5": 1}
+    assert all(guess(family, outputs).firm for family, outputs in known.items())
+    assert guess("chosen", 3).keys == guess("rtdetr", 2).keys
+    # MMDeploy's boxes and labels, and what PaddleDetection chose: of networks that differ.
+    assert not guess("chosen", 2).firm
+    assert (guess("paddle", 2).firm, guess("paddle", 2).keys["resize"]) == (False, {"rule": "stretch"})
 
 
 def test_a_graph_that_normalises_settles_the_input(folder):

@@ -43,9 +43,16 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     ),
     "rtdetr": ({"rule": "stretch"}, {}, "rgb", "RT-DETR and D-FINE take 0..1, stretched"),
     "torchvision": ({"rule": "stretch"}, {}, "rgb", "torchvision's detectors take 0..1 and normalise in the graph"),
+    "paddle": (
+        {"rule": "stretch"},
+        {},
+        "rgb",
+        "PaddleDetection stretches; RT-DETR and PP-YOLOE+ take 0..1, PicoDet and the first PP-YOLOE ImageNet's mean and std",
+    ),
     "ssd": ({"rule": "stretch"}, {"scale": 1, "mean": [127], "std": [128]}, "rgb", "SSD's kin take (x - 127) / 128, stretched"),
 }
-_FIRM = frozenset(_FAMILIES) - {"efficientnms", "ssd"}
+# PaddleDetection's exports say nothing of which of its networks they are.
+_FIRM = frozenset(_FAMILIES) - {"paddle"}
 # Shorter side over crop, as most classifiers are evaluated: 256 for 224, 342 for 299.
 _CROP = 0.875
 
@@ -93,6 +100,8 @@ def guessed(
         found: what the graph does to pixels itself.
         outputs: the graph's; their names tell of TensorFlow.
     """
+    # Boxes, scores and labels, chosen by the graph, are of RT-DETR and its kin; MMDeploy's are boxes and labels.
+    family = "rtdetr" if family == "chosen" and len(outputs) == 3 else family
     resize, numbers, colour, habit, label = _by_kind(task, family, image, size, outputs)
     keys: dict[str, Any] = {"size": list(size), "resize": resize}
     if resize["rule"] == "shorter":
