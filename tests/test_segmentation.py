@@ -114,6 +114,10 @@ class TestMasks:
         (tmp_path / "images/b.png").rename(tmp_path / "masks/c.png")
         with pytest.raises(DataError, match=r"1 mask\(s\) have no image of their name: .*c\.png"):
             open_set(masks(tmp_path), "here")
+        write(tmp_path / "images/a.bmp", np.zeros((1, 2)))
+        with pytest.raises(DataError, match=r"a\.bmp and .*a\.png have the same name"):
+            open_set(masks(tmp_path), "here")
+        (tmp_path / "images/a.bmp").unlink()
         with pytest.raises(DataError, match="'sky' is no value of a mask"):
             open_set(masks(tmp_path, class_map={"sky": 1}), "here")
         with pytest.raises(DataError, match="'sky' is no class of the model"):

@@ -90,8 +90,7 @@ class _Meaning:
 
 
 def _pairs(folder: Path, masks_at: Path, where: str) -> list[tuple[Path, Path]]:
-    of = {"image": {_stem(path, folder / "images"): path for path in image_files(folder / "images")}}
-    of["mask"] = {_stem(path, masks_at): path for path in image_files(masks_at)}
+    of = {"image": _by_stem(folder / "images", where), "mask": _by_stem(masks_at, where)}
     for one, other in (("image", "mask"), ("mask", "image")):
         alone = [str(of[one][stem]) for stem in of[one] if stem not in of[other]]
         if alone:
@@ -101,8 +100,15 @@ def _pairs(folder: Path, masks_at: Path, where: str) -> list[tuple[Path, Path]]:
     return [(path, of["mask"][stem]) for stem, path in of["image"].items()]
 
 
-def _stem(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).with_suffix("").as_posix()
+def _by_stem(folder: Path, where: str) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in image_files(folder):
+        other = found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+        if other != path:
+            raise DataError(
+                f"{where}: {other} and {path} have the same name, by which images and masks are paired", "keep one, or rename it"
+            )
+    return found
 
 
 def _mapped(block: ImageSet | HeadMasks, where: str, classes: Classes) -> dict[int | str, int]:
