@@ -15,6 +15,7 @@ from PIL import Image
 from octavo.errors import DataError, ParamsError
 from octavo.images.dataset import Classes, Images, Item, open_set
 from octavo.images.decode import read_image, read_shape
+from octavo.intake.folder import recognised
 from octavo.params.grammar import Detection, ImageSet, Input
 from octavo.tasks.detection.names import COCO80, COCO91, class_names
 
@@ -186,6 +187,17 @@ class TestEveryFormat:
             path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
         assert len(read(tmp_path, form)[0].objects) == 3
 
+    @pytest.mark.parametrize(("form", "labels"), [("yolo", "labels/val/a.txt"), ("voc", "Annotations/a.xml")])
+    def test_a_suffix_in_capitals(self, form, labels, tmp_path):
+        file = WRITERS[form](tmp_path) / labels
+        file.rename(file.with_suffix(file.suffix.upper()))
+        assert len(read(tmp_path, form)[0].objects) == 3
+        assert recognised(tmp_path, "detection").format == form
+        if form == "yolo":
+            (tmp_path / "labels/val/c.TXT").write_text("")
+            with pytest.raises(DataError, match=r"1 label file\(s\) have no image: .*c\.TXT"):
+                read(tmp_path, form)
+
     @pytest.mark.parametrize("form", WRITERS)
     def test_sets_that_are_links_into_a_cache(self, form, tmp_path):
         WRITERS[form](tmp_path / "cache")
@@ -270,6 +282,7 @@ class TestCoco:
             (lambda c: c["categories"][1].pop("name"), "category at place 1 has id 17 and name None"),
             (lambda c: c.pop("annotations"), "has no list `annotations`"),
             (lambda c: c.update(images={}), "has no list `images`"),
+            (lambda c: c.update(images=[]), "its list `images` is empty"),
         ],
     )
     def test_what_can_be_wrong_in_the_file(self, tmp_path, change, problem):

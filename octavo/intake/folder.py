@@ -8,7 +8,7 @@ from pathlib import Path
 
 from octavo.errors import DataError
 from octavo.images.decode import EXTENSIONS
-from octavo.images.formats.listed import dataset_folders, image_files
+from octavo.images.formats.listed import dataset_folders, files_below, image_files
 from octavo.images.formats.masks import FOLDERS
 
 __all__ = ["Found", "parts_of", "recognised"]
@@ -94,12 +94,12 @@ def _boxes(folder: Path) -> Found | None:
     coco = _coco(folder)
     if coco is not None:
         return Found("coco", folder, f"{coco} is a COCO file of instances", coco, _photos(folder, "images"))
-    voc = next((folder / name for name in ("Annotations", "annotations") if any((folder / name).glob("*.xml"))), None)
+    voc = next((folder / name for name in ("Annotations", "annotations") if any((folder / name).glob("*.[xX][mM][lL]"))), None)
     if voc is not None:
         return Found("voc", folder, f"XML files in {voc.name}", photos=_photos(folder, "JPEGImages", "images"))
     photos = image_files(folder / "images" if (folder / "images").is_dir() else folder)
-    labels = folder / "labels"
-    if any(labels.rglob("*.txt")) or any(path.with_suffix(".txt").is_file() for path in photos[:20]):
+    labels = (path for path in files_below(folder / "labels") if path.suffix.lower() == ".txt")
+    if any(labels) or any(path.with_suffix(".txt").is_file() for path in photos[:20]):
         return Found("yolo", folder, "text files of labels", photos=_photos(folder, "images"))
     return None
 

@@ -32,8 +32,8 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     The file is `annotations`, else `instances.json` in the folder or in its `annotations`, else the only .json there.
 
     Raises:
-        DataError: no such file, a file of another shape, an image that is missing or named twice, an annotation of no image or
-            category, a box that cannot be, or a category that is none of the model's classes.
+        DataError: no such file, a file of another shape or without images, an image that is missing or named twice, an annotation
+            of no image or category, a box that cannot be, or a category that is none of the model's classes.
     """
     file = _file(root, images, where)
     content = _content(file)
@@ -80,6 +80,11 @@ def _content(file: Path) -> dict[str, list[Entry]]:
 
 
 def _photos(root: Path, file: Path, entries: list[Entry]) -> dict[int | str, Photo]:
+    if not entries:
+        raise DataError(
+            f"{file}: its list `images` is empty, and images that it does not name are not part of the set",
+            "name them in it, or read the folder without labels: `format: folder`",
+        )
     finder = ImageFinder(root)
     photos: dict[int | str, Photo] = {}
     seen: dict[Path, str] = {}

@@ -16,7 +16,7 @@ from xml.parsers import expat
 from octavo.errors import DataError
 from octavo.images.formats.annotated import Annotation, Photo, Shape, listed
 from octavo.images.formats.class_map import Category, class_indices
-from octavo.images.formats.listed import Classes, Listed, image_files
+from octavo.images.formats.listed import Classes, Listed, files_below, image_files
 from octavo.images.formats.places import annotations_path, refuse_outside, shown, text_lines
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
@@ -41,10 +41,11 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     by_stem: dict[str, list[Path]] = defaultdict(list)
     for path in image_files(photos_at):
         by_stem[_stem(path, photos_at)].append(path)
+    spelt = {_stem(path, xml_at): path for path in _xml_files(xml_at)}
     if told is not None and told.is_file():
         stems = _stems(told, root)
     else:
-        stems = sorted(_stem(path, xml_at) for path in xml_at.rglob("*.xml"))
+        stems = sorted(spelt)
         if not stems:
             raise DataError(f"{where}: {xml_at} holds no XML file", f"name their folder: `{where}.annotations: folder`")
         others = len(by_stem.keys() - set(stems))
@@ -56,7 +57,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
             f"{where}: {len(missing)} image(s) of {len(stems)} are not below {photos_at}: {shown(missing)}",
             f"put them there (`dvc pull`), or take them out of {told or xml_at}",
         )
-    photos = [_photo(by_stem[stem], xml_at / f"{stem}.xml") for stem in stems]
+    photos = [_photo(by_stem[stem], spelt.get(stem, xml_at / f"{stem}.xml")) for stem in stems]
     counts = Counter(box.category for photo in photos for box in photo.annotations)
     categories = [Category(name, str(name)) for name in sorted(counts)]
     # The classes are those that happen to be there: a rare one may be mapped and absent.
@@ -66,9 +67,14 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
 
 def class_names_of(root: Path) -> list[str]:
     """The class names in the XML files below a folder, each once, in alphabetical order."""
-    files = (path for name in ("Annotations", "annotations") for path in sorted((root / name).rglob("*.xml")))
+    files = (path for name in ("Annotations", "annotations") if (root / name).is_dir() for path in _xml_files(root / name))
     names = {(element.findtext("name") or "").strip() for xml in files for element in _tree(xml).iterfind("object")}
     return sorted(names - {""})
+
+
+def _xml_files(folder: Path) -> list[Path]:
+    """Some programs write a.XML."""
+    return [path for path in files_below(folder) if path.suffix.lower() == ".xml"]
 
 
 def _stem(path: Path, folder: Path) -> str:

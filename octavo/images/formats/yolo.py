@@ -40,7 +40,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     chosen = told if told is not None and told.is_file() and told.suffix == ".txt" else None
     photos = image_files(below) if chosen is None else _chosen(root, chosen)
     folder = told if told is not None and told.is_dir() else None
-    labels = {path: _label_file(path, below, folder) for path in photos}
+    labels = {path: _as_spelt(_label_file(path, below, folder)) for path in photos}
     if photos and not any(label.is_file() for label in labels.values()):
         first = photos[0]
         raise DataError(
@@ -82,13 +82,19 @@ def _chosen(root: Path, file: Path) -> list[Path]:
     return list(found)
 
 
+def _as_spelt(label: Path) -> Path:
+    """The label file as it lies there: some programs write A.TXT."""
+    capital = label.with_suffix(".TXT")
+    return capital if not label.is_file() and capital.is_file() else label
+
+
 def _label_file(path: Path, below: Path, folder: Path | None) -> Path:
     """Where an image's labels are, or would be."""
     if folder is not None:
         return (folder / (path.relative_to(below) if path.is_relative_to(below) else path.name)).with_suffix(".txt")
     beside = path.with_suffix(".txt")
     folders = list(path.parts[:-1])
-    if "images" not in folders or beside.is_file():
+    if "images" not in folders or _as_spelt(beside).is_file():
         return beside
     last = len(folders) - 1 - folders[::-1].index("images")
     return Path(*folders[:last], "labels", *folders[last + 1 :], beside.name)
@@ -111,7 +117,7 @@ def _refuse_orphans(labels: dict[Path, Path]) -> None:
     orphans = [
         path
         for folder in sorted(folders)
-        for path in sorted(folder.glob("*.txt"))
+        for path in sorted(folder.glob("*.[tT][xX][tT]"))
         if path not in known and path.name not in NAME_LISTS
     ]
     if orphans:
