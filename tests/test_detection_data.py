@@ -350,8 +350,9 @@ class TestYolo:
         (tmp_path / "data.yaml").write_text("names: {'0': cat, '1': dog}\nval: ../test/images\n")
         assert read(root, "yolo", other_order)[0].objects.classes.tolist() == [0, 1, 0], "it speaks of other folders"
         assert "0 for 'dog'" in capsys.readouterr().out
-        (tmp_path / "data.yaml").write_text("names: {'0': cat, '1': dog}\nval: ../valid/images\n")
-        assert read(root, "yolo", other_order)[0].objects.classes.tolist() == [1, 0, 1]
+        for parts in ("val: ../valid/images\n", ""):
+            (tmp_path / "data.yaml").write_text("names: {'0': cat, '1': dog}\n" + parts)
+            assert read(root, "yolo", other_order)[0].objects.classes.tolist() == [1, 0, 1]
         assert not capsys.readouterr().out
 
     @pytest.mark.parametrize(

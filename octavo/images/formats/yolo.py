@@ -52,7 +52,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
         _refuse_orphans(labels)
     names_at = [root, *sorted({label.parent for label in labels.values()})]
     names = class_names(told if told is not None and told.suffix in (".yaml", ".yml") else None, names_at, where)
-    if not names and classes.names is not None:
+    if not names and classes.names is not None and not images.class_map:
         say(
             f"note: {where}: no file (data.yaml, say) names the set's classes, so that their numbers are taken for the model's: "
             f"0 for {classes.names[0]!r}"

@@ -50,13 +50,16 @@ def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[
 
 
 def _speaks_of(file: Path, part: Path) -> bool:
-    """Whether a YAML file beside a folder with `images` has it for a part, as Roboflow writes it: `val: ../valid/images`."""
+    """Whether a YAML file beside a folder with `images` has it for a part, as Roboflow writes it (`val: ../valid/images`).
+
+    One with names and without parts speaks of all that lies beside it.
+    """
     if not (part / "images").is_dir():
         return False
     content = _content(file)
     parts = [content.get(key) for key in ("train", "val", "test")]
     ends = [PurePosixPath(path).parts[-2:] for path in parts if isinstance(path, str)]
-    return any(end == (part.name, "images") or end[-1:] == (part.name,) for end in ends)
+    return ("names" in content and not ends) or any(end == (part.name, "images") or end[-1:] == (part.name,) for end in ends)
 
 
 def _content(file: Path) -> dict[object, object]:
