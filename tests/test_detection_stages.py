@@ -16,6 +16,7 @@ from PIL import Image
 from octavo.evidence.pictures import write_pictures
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
+from octavo.images.feeds import Feeds
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input, Validate
 from octavo.runtime.session import Session
@@ -206,7 +207,7 @@ def test_an_input_of_raw_pixels(project):
 
 def test_pictures_show_the_worst_first(tmp_path):
     sessions = {"fp32": Session(grid_detector().SerializeToString()), "int8": Session(grid_detector().SerializeToString())}
-    validation = Validation(Detection(name="detection"), Input.model_validate(INPUT), sessions, "image")
+    validation = Validation(Detection(name="detection"), Input.model_validate(INPUT), sessions, Feeds("image"))
     write_squares(tmp_path, 3, seed=5)
     paths = sorted((tmp_path / "images").iterdir())
     for path in paths:
