@@ -425,6 +425,20 @@ def test_a_subgraph_reads_what_an_integer_kernel_made():
     assert min(made.sqnr().values()) > 28
 
 
+def test_constants_that_only_a_subgraph_reads_stay():
+    inner = [oh.make_node("Mul", ["r", "gain"], ["m"], "m"), oh.make_node("Conv", ["m", "body"], ["inner"], "inner")]
+    body = oh.make_graph(inner, "inner", [], [oh.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, None)])
+    nodes = [
+        conv("x", "a", "stem"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("If", ["yes"], ["i"], "i", then_branch=body, else_branch=body),
+        oh.make_node("Conv", ["i", "next"], ["y"], "y"),
+    ]
+    made = written(nodes, ["y"], tensors={"yes": np.bool_(True), "gain": np.float32(2), "next": normal(8, 8, 1, 1)})
+    assert {"gain", "body"} <= set(made.int8.graph.initializers)
+    assert made.sqnr()["y"] > 28
+
+
 def test_sixteen_bits_are_finer_and_run(tmp_path):
     nodes = [
         conv("x", "a", "stem", "stem.b"),

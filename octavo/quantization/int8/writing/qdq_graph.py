@@ -7,6 +7,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from octavo.graph.protos import names_read
+
 __all__ = ["QdqGraph"]
 
 
@@ -58,11 +60,11 @@ class QdqGraph:
         )
 
     def closed(self) -> ir.Model:
-        """The graph of the nodes so far, with what they read and no more."""
+        """The graph of the nodes so far, with what they and their bodies read and no more."""
         graph = self.proto.graph
         del graph.node[:], graph.initializer[:]
         graph.node.extend(self.nodes)
-        used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+        used = {name for node in graph.node for name in names_read(node)} | {value.name for value in graph.output}
         graph.initializer.extend(tensor for name, tensor in self.constants.items() if name in used)
         made = {name for node in graph.node for name in node.output}
         for index in reversed(range(len(graph.value_info))):
