@@ -5,13 +5,15 @@ import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
 import pytest
-from graphs import network
+from graphs import network, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.numbers.shifts import own_shifts, rounding_shifts
 from octavo.quantization.int8.numbers.weights import Codes, bias_of, channel_axis, codes_of
+from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.session import Session
 
 ENDS = st.floats(-1e6, 1e6, width=32)
@@ -178,3 +180,32 @@ def test_codes_of_each_weighted_op(op, per_channel, bits):
         assert found.bias is None
     else:
         np.testing.assert_array_equal(found.bias, bias.reshape(-1))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["shape inferred", "nothing inferred"])
+@pytest.mark.parametrize("sides", [(8,), (8, 8)], ids=["signals", "images"])
+def test_shifts_are_those_of_channels(sides, known):
+    generator, around = np.random.default_rng(9), {"pads": [1] * (2 * len(sides))}
+    tensors = {
+        "first": generator.standard_normal((8, 3, *[3] * len(sides))).astype(np.float32),
+        "second": generator.standard_normal((4, 8, *[3] * len(sides))).astype(np.float32),
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "first"], ["c"], "c", **around),
+        oh.make_node("Relu", ["c"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "second"], ["y"], "y", **around),
+    ]
+    # As many places on an axis as channels: one taken for the other would not be seen by its size.
+    model = network(nodes, tensors, ["r", "y"], inputs={"x": [1, 3, *sides]})
+    feeds = [{"x": generator.standard_normal((1, 3, *sides)).astype(np.float32)} for _ in range(4)]
+    values = np.concatenate([run(model, image)["r"] for image in feeds])
+    if not known:
+        for node in model.graph:
+            node.outputs[0].shape = None
+    chosen = QParams.spanning(0.0, 60.0)
+    rounded = np.clip(np.rint(values / chosen.scale), 0, 255) * chosen.scale
+    wanted = (rounded - values).mean(axis=(0, *range(2, values.ndim)))
+    units = units_of(model)
+    np.testing.assert_allclose(rounding_shifts(model, units, {"r": chosen}, feeds)["r"], wanted, atol=1e-6)
+    own = own_shifts(model, units, {"r": chosen}, feeds)["r"]
+    np.testing.assert_allclose(own.shift, wanted.reshape(-1, *[1] * len(sides)), atol=1e-6)

@@ -195,12 +195,8 @@ class Stretch:
         self._if((TENSOR, name), target, _branch([takes], out), _branch([keeps], other))
 
     def _sub(self, own: OwnShift, name: str, source: str, target: str) -> onnx.NodeProto:
-        shift = own.shift.astype(np.float32).reshape(self._broadcast(own.shift.size, own.behind))
+        shift = own.shift.astype(np.float32)
         return helper.make_node("Sub", [source, self._constant(f"{name}.octavo.shift", shift)], [target])
-
-    def _broadcast(self, channels: int, name: str) -> list[int]:
-        """The shape in which a value for each channel meets a tensor: axis 1 of images, else the last."""
-        return [1, channels, *[1] * (self.graph.ranks[name] - 2)] if self.graph.ranks[name] > 3 else [channels]
 
     def _layer(self, node: onnx.NodeProto) -> None:
         """Two layers, of rounded and of original weights: constants of its branch, each is packed as it would be alone."""

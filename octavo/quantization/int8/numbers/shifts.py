@@ -32,6 +32,8 @@ __all__ = ["Attended", "Known", "OwnShift", "before_heads", "own_shifts", "round
 # The opset in which ReduceMean takes its axes as an input.
 _AXES_AS_INPUT = 18
 _ROUNDED = "octavo.rounded"
+# What these read and write has the rank of their weights, and its channels on axis 1.
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm"})
 # Sums of scores from which on the places of objects say what shifts there.
 _SEEN = 10.0
 
@@ -65,8 +67,8 @@ def rounding_shifts(
         attended: of some tensors how much each place counts on each sample; elsewhere all count alike.
 
     Returns:
-        Tensor name to float64, one a channel (axis 1 of images, the last axis of anything else); tensors that are not rounded are
-        left out.
+        Tensor name to float64, one a channel (axis 1 of images and of what a Conv reads or writes, the last axis of anything else);
+        tensors that are not rounded are left out, and so are those of which nothing tells where their channels are.
     """
     graph = _Beside(model, units, scales)
     known = {} if known is None else known
@@ -83,7 +85,7 @@ class OwnShift:
     Attributes:
         behind: the tensor that it is measured on: the rounded one, or the output of the activation that alone reads it. A rounded
             value's mean says nothing of what SiLU makes of it.
-        shift: float64, one a channel.
+        shift: float64, one a channel, with axes of size 1 behind them: it broadcasts with the tensor.
     """
 
     behind: str
@@ -97,22 +99,26 @@ def own_shifts(
     samples: Iterable[Mapping[str, np.ndarray]],
     attended: Attended | None = None,
 ) -> dict[str, OwnShift]:
-    """The same of every quantized tensor, of its own rounding alone; behind the activation, where one alone reads the tensor."""
+    """The same of each quantized tensor, of its own rounding alone; behind the activation, where one alone reads the tensor."""
     graph = _Beside(model, [], scales)
     protos = {node.name: node for node in graph.proto.graph.node}
     behind: dict[str, str] = {}
     activation = _activations(units)
     for value in (*model.graph.inputs, *(value for unit in units for value in (*unit.inner, *unit.outputs))):
-        if value.name not in scales:
-            continue
-        graph.add_rounded(value, value.name)
         unit = activation.get(value)
         last = value if unit is None else unit.outputs[0]
+        if value.name not in scales or _channels(last) is None:
+            continue
+        graph.add_rounded(value, value.name)
         if unit is not None:
             graph.rounded[value.name] = graph.through(unit, value.name, protos)
         graph.read[value.name] = last
         behind[value.name] = last.name
-    return {name: OwnShift(behind[name], shift) for name, shift in _means(graph, samples, attended or {}).items()}
+    found = {}
+    for name, shift in _means(graph, samples, attended or {}).items():
+        rank, axis = _channels(graph.read[name])
+        found[name] = OwnShift(behind[name], shift.reshape(-1, *[1] * (rank - 1 - axis)))
+    return found
 
 
 def before_heads(units: Sequence[Unit], attended: Attended) -> Attended:
@@ -152,6 +158,22 @@ def _activations(units: Sequence[Unit]) -> dict[ir.Value, Unit]:
     return found
 
 
+def _channels(value: ir.Value) -> tuple[int, int] | None:
+    """The rank of a tensor, and which of its axes its channels are on; None for a vector, and where nothing tells.
+
+    Layers tell it even where inference says nothing (a Loop's output, a Reshape to a shape that is computed), and of three axes,
+    which are those of signals beside a Conv and of queries elsewhere.
+    """
+    nodes = [value.producer(), *(use.node for use in value.uses() if use.idx == 0)]
+    for node in nodes:
+        if node is not None and node.op_type in _LAYERS and node.inputs[1].shape is not None:
+            return len(node.inputs[1].shape), 1
+    if value.shape is None or len(value.shape) < 2:
+        return None
+    rank = len(value.shape)
+    return rank, 1 if rank > 3 else rank - 1
+
+
 def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]], attended: Attended) -> dict[str, np.ndarray]:
     wanted = graph.shifted()
     if not wanted:
@@ -186,7 +208,8 @@ class _Beside:
             self.add_rounded(value, value.name)
         for unit in units:
             if unit.kind == "linear":
-                self.read |= {value.name: value for value in unit.inputs if value.name in self.rounded}
+                told = [value for value in unit.inputs if value.name in self.rounded and _channels(value) is not None]
+                self.read |= {value.name: value for value in told}
                 self.add_rounded(unit.outputs[0], unit.outputs[0].name)
             elif any(value.name in self.rounded for value in unit.inputs) or any(value.name in scales for value in unit.outputs):
                 self._copy(unit, protos)
@@ -200,8 +223,8 @@ class _Beside:
         graph = self.proto.graph
         for name, target in self.shifted().items():
             value = self.read[name]
-            rank = len(value.shape or ())
-            axes = [axis for axis in range(rank) if axis != (1 if rank > 2 else rank - 1)] if rank != 3 else [0, 1]
+            rank, channels = _channels(value)
+            axes = [axis for axis in range(rank) if axis != channels]
             self.nodes.append(helper.make_node("Sub", [self.rounded[name], value.name], [f"{target}.each"]))
             if name in weighted:
                 graph.input.append(helper.make_tensor_value_info(f"{target}.weights", TensorProto.FLOAT, [None] * rank))
