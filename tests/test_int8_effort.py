@@ -1,5 +1,7 @@
 """`effort: high`: rounding by a layer's inputs, ranges by the error at the heads, and that neither can make a network worse."""
 
+from functools import partial
+
 import graphs
 import numpy as np
 import onnx.helper as oh
@@ -13,7 +15,9 @@ from test_int8_choice import CALIBRATION, HELD_OUT, he, statistics_of, uneven
 
 from octavo.errors import QuantizationError
 from octavo.graph.prepared import prepared
+from octavo.graph.selection import held
 from octavo.params.grammar import Int8
+from octavo.quantization.choices import with_choices
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting import cuts, refinement
@@ -242,6 +246,36 @@ def test_ranges_do_not_depend_on_where_the_network_is_entered(monkeypatch):
         monkeypatch.setattr(cuts, "_STRETCHES", stretches)
         found.append(searched_scales(model, narrow.plan(), *judges))
     assert found[0] == found[1] == found[2] != {}
+
+
+def test_ranges_are_searched_where_an_image_s_values_choose_how_many_rows_there_are(monkeypatch):
+    # The same network whichever tests ran before.
+    he = partial(graphs.he, np.random.default_rng(5))
+    tensors = {"stem": he(8, 3, 3, 3), "mark": he(1, 8, 1, 1), "body": he(8, 8, 3, 3), "head": he(8, 4)}
+    tensors |= {"flat": np.array([-1]), "rows": np.array([8, -1]), "zero": np.float32(0), "first": np.array([0])}
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "mark"], ["marks"], "mark"),
+        oh.make_node("Reshape", ["marks", "flat"], ["row"], "row"),
+        oh.make_node("Greater", ["row", "zero"], ["above"], "above"),
+        oh.make_node("NonZero", ["above"], ["where"], "where"),
+        oh.make_node("Squeeze", ["where", "first"], ["index"], "index"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["b"], ["br"], "br"),
+        oh.make_node("Reshape", ["br", "rows"], ["all"], "all"),
+        oh.make_node("Gather", ["all", "index"], ["some"], "some", axis=1),
+        oh.make_node("Transpose", ["some"], ["t"], "t"),
+        oh.make_node("Gemm", ["t", "head"], ["y"], "head"),
+    ]
+    complete = prepared(network(nodes, tensors, ["y"]))
+    assert len({len(run(complete, feeds)["y"]) for feeds in CALIBRATION[:3]}) > 1
+    chosen, others = (with_choices(complete, ["where"], feeds) for feeds in (CALIBRATION[:3], HELD_OUT))
+    model = held(complete, ["where"])
+    narrow = Draft(model, statistics_of(complete), Int8(method="percentile", percentile=80), {}, chosen)
+    # Each tensor's part of the graph begins behind the indices.
+    monkeypatch.setattr(cuts, "_STRETCHES", 100)
+    assert searched_scales(model, narrow.plan(), HeadJudge(model, ["y"], chosen), HeadJudge(model, ["y"], others))
 
 
 def test_layers_fitted_side_by_side_and_one_by_one_are_the_same(draft, monkeypatch):

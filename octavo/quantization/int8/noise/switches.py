@@ -39,8 +39,7 @@ class FloatGraph:
         behind: of tensors, those others whose shifts are taken off behind them.
         heads: names of the tensors that are wanted of it.
         nodes, constants: of the main graph.
-        ranks: of all its tensors, 0 where not known.
-        static: tensors of one shape.
+        static: of tensors of one shape that shape, of those whose first size is no batch's with that size left open.
     """
 
     def __init__(self, model: ir.Model, plan: Plan, shifts: Mapping[str, OwnShift], heads: Sequence[str]) -> None:
@@ -54,8 +53,9 @@ class FloatGraph:
         self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         self.heads = list(heads)
         values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-        self.ranks = {value.name: len(value.shape or ()) for value in values}
-        self.static = {value.name for value in values if fixed_shape(value) is not None}
+        # Inputs behind the first may be what an image's values chose, of any number.
+        batch = [value.shape[0] for value in model.graph.inputs[:1] if value.shape]
+        self.static = {value.name: shape for value in values if (shape := _described(value, batch)) is not None}
         self._made = {name: place for place, node in enumerate(self.nodes) for name in node.output}
         self._place = {node.name: place for place, node in enumerate(self.nodes)}
 
@@ -77,7 +77,7 @@ class FloatGraph:
 
     def described(self, name: str, value: np.ndarray) -> onnx.ValueInfoProto:
         """A tensor as the input of a graph that begins behind it, from its value on one image."""
-        shape = value.shape if name in self.static else [None] * value.ndim
+        shape = self.static.get(name, [None] * value.ndim)
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
 
 
@@ -218,6 +218,15 @@ class Stretch:
                 held = [original[name] for name in dict.fromkeys(copy.input[1:]) if name in original]
             branches.append(_branch([copy], copy.output[0], held))
         self._if((LAYER, node.name), node.output[0], *branches)
+
+
+def _described(value: ir.Value, batch: Collection[int | ir.SymbolicDim]) -> list[int | None] | None:
+    """A tensor's sizes at batch 1: None where more than the first is open, which may be the rows that an image's values choose."""
+    shape = fixed_shape(value)
+    if shape is None:
+        return None
+    rows = bool(shape) and not isinstance(value.shape[0], int) and value.shape[0] not in batch
+    return [None, *shape[1:]] if rows else list(shape)
 
 
 def _branch(nodes: list[onnx.NodeProto], output: str, constants: Sequence[onnx.TensorProto] = ()) -> onnx.GraphProto:
