@@ -52,6 +52,8 @@ def main() -> None:
         "held_out": [[item.name, item.sha256] for item in held_out],
     }
     statistics.save(calibration_dir(chosen.model))
+    if infinite := sorted(name for name, tensor in statistics.tensors.items() if tensor.infinite):
+        say(f"infinite on some image, and left in float for that: {', '.join(infinite)}")
     for skipped in images.skipped:
         say(f"skipped: {skipped}")
     say(f"{calibration_dir(chosen.model)}: {len(statistics.tensors)} tensors over {statistics.origin['samples']} images")

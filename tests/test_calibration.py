@@ -546,7 +546,12 @@ class TestCollector:
         images = [(str(place), {"x": random.standard_normal((1, 3, 70, 70)).astype(np.float32) - 0.1}) for place in range(3)]
         arrays: list[str] = []
         update = TensorStatistics.update
-        monkeypatch.setattr(TensorStatistics, "update", lambda self, name, *rest: (arrays.append(name), update(self, name, *rest)))
+
+        def noted(self: TensorStatistics, name: str, *rest: object, **settings: object) -> None:
+            arrays.append(name)
+            update(self, name, *rest, **settings)
+
+        monkeypatch.setattr(TensorStatistics, "update", noted)
         static = collect(model(70), lambda: images)
         assert set(arrays) == {"x"}, "inputs are there already; everything else is reduced in the graph"
         opened = collect(model("s"), lambda: images)
@@ -714,6 +719,60 @@ class TestCollector:
         )
         model = onnx.shape_inference.infer_shapes(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
         assert float_activations(ir.from_proto(model)) == ["x", "y"]
+
+
+class TestInfinity:
+    """A tensor that is infinite for some images, as masked scores are: no layer reads or makes it."""
+
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "c"),
+        oh.make_node("Greater", ["c", "four"], ["far"], "far"),
+        oh.make_node("Where", ["far", "mask", "c"], ["masked"], "masked"),
+        oh.make_node("Sigmoid", ["masked"], ["s"], "s"),
+        oh.make_node("Conv", ["s", "w"], ["y"], "y"),
+    ]
+
+    def model(self, mask: float, *, outputs: str = "y", size: int | str = 8) -> ir.Model:
+        weights = {"four": np.float32(4), "mask": np.float32(mask)}
+        model = ir.to_proto(TestObserved.graph(*self.nodes, outputs=outputs, weights=weights))
+        for axis in (2, 3):
+            model.graph.input[0].type.tensor_type.shape.dim[axis].Clear()
+            if isinstance(size, int):
+                model.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = size
+        return inferred(model)
+
+    def images(self) -> list[tuple[str, dict[str, np.ndarray]]]:
+        """The third of five has one value above four."""
+        images = np.random.default_rng(3).uniform(-1, 1, (5, 1, 3, 8, 8)).astype(np.float32)
+        images[2, 0, 0, 4, 4] = 9
+        return [(str(place), {"x": image}) for place, image in enumerate(images)]
+
+    @pytest.mark.parametrize("size", [8, "open"])
+    def test_it_has_no_range_whatever_the_order_and_the_parts(self, size, tmp_path):
+        model, images = self.model(-np.inf, size=size), self.images()
+        whole = collect(model, lambda: images)
+        assert [name for name, one in whole.tensors.items() if one.infinite] == ["masked"]
+        assert not whole.tensors["masked"].values
+        wanted = as_bytes(whole, tmp_path / "whole")
+        for at, order in ((1, [2, 0, 1, 3, 4]), (3, [0, 1, 2, 3, 4]), (3, [4, 3, 1, 2, 0])):
+            shown = [images[place] for place in order]
+            parts = [collect(model, lambda part=part: part) for part in (shown[:at], shown[at:])]
+            parts[1].save(tmp_path / "part")
+            merged = parts[0].merge(Statistics.load(tmp_path / "part"))
+            assert as_bytes(merged, tmp_path / "merged") == wanted
+        assert not collect(model, lambda: images[:2]).tensors["masked"].infinite
+
+    @pytest.mark.parametrize("size", [8, "open"])
+    def test_it_is_an_error_at_a_layer_at_an_output_and_where_it_is_no_number(self, size):
+        refused = "holds NaN or infinite values on 2"
+        with pytest.raises(CalibrationError, match=f"'masked' {refused}"):
+            collect(self.model(-np.inf, outputs="y masked", size=size), self.images)
+        with pytest.raises(CalibrationError, match=f"'masked' {refused}"):
+            collect(self.model(np.nan, size=size), self.images)
+        images = self.images()
+        images[2][1]["x"][0, 0, 4, 4] = np.inf
+        with pytest.raises(CalibrationError, match=f"'c' {refused}"):
+            collect(self.model(-np.inf, size=size), lambda: images)
 
 
 def test_entropy_keeps_the_extremes_of_a_tensor_of_which_only_zeros_were_counted():

@@ -217,3 +217,25 @@ def test_what_preparation_rewrites_stays_float_in_what_it_became(kept, float_):
     assert {name for name in float_ if precision[name] == "float"} == float_
     others = {"stem", "last", "vector", "answer"} - float_
     assert {name for name in others if precision[name] == "int8"} == others
+
+
+def test_attention_under_a_mask_of_infinities_stays_float_and_all_else_does_not():
+    tensors = {"patches": he(16, 3, 4, 4), "flat": np.array([1, 16, 16]), "value": he(16, 16), "head": he(16, 4)}
+    tensors["mask"] = np.where(np.tri(16, dtype=bool), 0, -np.inf).astype(np.float32)
+    nodes = [
+        oh.make_node("Conv", ["x", "patches"], ["p"], "patches", strides=[4, 4]),
+        oh.make_node("Reshape", ["p", "flat"], ["rows"], "rows"),
+        oh.make_node("Transpose", ["rows"], ["t"], "t", perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["t", "rows"], ["scores"], "scores"),
+        oh.make_node("Add", ["scores", "mask"], ["masked"], "masked"),
+        oh.make_node("Softmax", ["masked"], ["shares"], "shares"),
+        oh.make_node("MatMul", ["t", "value"], ["v"], "value"),
+        oh.make_node("MatMul", ["shares", "v"], ["mixed"], "mixed"),
+        oh.make_node("MatMul", ["mixed", "head"], ["y"], "head"),
+    ]
+    model = network(nodes, tensors, ["y"])
+    result = quantize_static(model, statistics_of(model, IMAGES), Int8(placement="all"), Images(IMAGES[:6], IMAGES[6:]))
+    made = {decision.node: decision for decision in result.decisions}
+    assert {name for name, one in made.items() if "infinite" in one.reason} == {"masked", "shares"}
+    assert {made[name].precision for name in ("patches", "value", "head")} == {"int8"}
+    assert sqnr(model, result.model, IMAGES)["y"] > 25

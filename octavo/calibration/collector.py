@@ -8,7 +8,7 @@ each, and added to the statistics one after the other, in any order, which is ex
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import onnx_ir as ir
 
-from octavo.calibration.observed import Observed, observed
+from octavo.calibration.observed import Observed, may_be_infinite, observed
 from octavo.calibration.probes import Probes
 from octavo.calibration.statistics import Statistics
 from octavo.calibration.tally import Tally
@@ -63,13 +63,13 @@ def collect(
         Statistics without origin.
 
     Raises:
-        CalibrationError: the graph has no float tensor, there is no sample, or a value is NaN or infinite.
+        CalibrationError: the graph has no float tensor, there is no sample, or a value is NaN, or infinite where it may not be.
         ModelRunError: the graph does not run on a sample.
     """
     return_freed_blocks(_LARGE)
-    chosen = observed(model) if tensors is None else Observed(tensors)
+    chosen = observed(model) if tensors is None else Observed(tensors, infinite=may_be_infinite(model, tensors))
     batched = _batched_inputs(model)
-    probes = Probes(chosen.axes, _batch_symbols(model, batched))
+    probes = Probes(chosen.axes, _batch_symbols(model, batched), chosen.infinite)
     images, statistics = _Singles(samples, batched), Statistics()
     if _is_open(model, chosen.tensors, probes):
         # One size of images after the other, each with a graph of that size. What an image adds follows from it alone: no partition
@@ -126,7 +126,8 @@ def _added(
         return_freed_blocks(_SMALL if fits else _LARGE)
         fetched = (name for name in group.names if name not in probes.tally.names)
         statistics.tensors |= {name: TensorStatistics(axis=chosen.axes.get(name)) for name in fetched}
-        _pass(group, probes.tally, statistics, _Images(singles()), lanes or (2 if fits else 1))
+        at_once = lanes or (2 if fits else 1)
+        _pass(group, probes.tally, statistics, _Images(singles()), lanes=at_once, infinite=chosen.infinite)
         # A group of inputs alone lays no probes.
         probes.tally = Tally([])
     return statistics
@@ -207,8 +208,8 @@ class _Images:
             raise self._failures[min(self._failures)]
 
 
-def _pass(group: Group, tally: Tally, statistics: Statistics, images: _Images, lanes: int) -> None:
-    """Add one group of tensors over all images."""
+def _pass(group: Group, tally: Tally, statistics: Statistics, images: _Images, *, lanes: int, infinite: Collection[str]) -> None:
+    """Add one group of tensors over all images; those of `infinite` may be that."""
     adding = threading.Lock()
 
     def lane() -> None:
@@ -221,7 +222,8 @@ def _pass(group: Group, tally: Tally, statistics: Statistics, images: _Images, l
                     tally.add(read, where)
                     for name in group.names:
                         if name not in tally.names:
-                            statistics.tensors[name].update(name, read.pop(name), where)
+                            allowed = name in infinite
+                            statistics.tensors[name].update(name, read.pop(name), where, may_be_infinite=allowed)
             except BaseException as error:
                 images.fail(place, error)
 

@@ -6,17 +6,21 @@
    outside would be clipped anyway); it becomes an alias of that output. Graph inputs and outputs are read as they are.
 4. Moved: the output of an operator that only lays values out anew (`LAYOUT`) has the histogram of its input and becomes an alias of
    it, unless a Conv, ConvTranspose, Gemm or MatMul reads it: those need the means of *its* channels.
+
+A tensor may be infinite (scores with -inf where attention is masked, RT-DETR's anchors with +inf outside of the image) where no
+layer reads or writes it and it is no input or output of the graph: then it stays float. Elsewhere infinity is an error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from octavo.errors import CalibrationError
 
-__all__ = ["INTEGER", "LAYOUT", "Observed", "observed", "quantizable"]
+__all__ = ["INTEGER", "LAYOUT", "Observed", "may_be_infinite", "observed", "quantizable"]
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 LAYOUT = frozenset(
@@ -44,11 +48,13 @@ class Observed:
         tensors: names of the tensors to read, graph inputs first, then in topological order.
         aliases: name of a tensor that is not read to the name of the one in `tensors` whose range it has.
         axes: tensors whose channels are on the last axis, though their rank may be above two (-1).
+        infinite: names of those in `tensors` that may be infinite.
     """
 
     tensors: list[str]
     aliases: dict[str, str] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
+    infinite: frozenset[str] = frozenset()
 
 
 def quantizable(model: ir.Model) -> list[str]:
@@ -80,11 +86,25 @@ def observed(model: ir.Model) -> Observed:
     if not tensors:
         raise CalibrationError("the graph has no float32 tensor to calibrate", "an already quantized model needs no calibration")
     last = _last_axis(tensors, values)
+    bound = {roots[value] for value in wanted if not _unbound(value)}
     return Observed(
         [names[value] for value in tensors],
         {names[value]: names[root] for value, root in roots.items() if value is not root},
         {names[value]: -1 for value in last},
+        frozenset(names[value] for value in read - bound),
     )
+
+
+def may_be_infinite(model: ir.Model, names: Collection[str]) -> frozenset[str]:
+    """Those of some tensors of a graph that may be infinite."""
+    made = [value for node in model.graph for value in node.outputs]
+    return frozenset(value.name for value in made if value.name in names and _unbound(value))
+
+
+def _unbound(value: ir.Value) -> bool:
+    """Whether infinity in a tensor is no error: no layer reads or makes it, and the graph neither takes it in nor puts it out."""
+    ends = value.producer() is None or value.is_graph_output()
+    return not ends and not _is(value.producer(), WEIGHTED) and not any(_is(use.node, WEIGHTED) for use in value.uses())
 
 
 def _data(model: ir.Model) -> list[ir.Value]:

@@ -11,7 +11,7 @@ shape. Other tensors are read as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -36,13 +36,14 @@ class Probes:
     Args:
         axes: where the channels of a tensor are, where `channel_axis` does not tell.
         batch: the symbols that stand for one image.
+        infinite: tensors that may be infinite.
 
     Attributes:
         tally: what the probes of the last group add up to.
     """
 
-    def __init__(self, axes: Mapping[str, int], batch: frozenset[str]) -> None:
-        self._axes, self._batch = axes, batch
+    def __init__(self, axes: Mapping[str, int], batch: frozenset[str], infinite: Collection[str] = ()) -> None:
+        self._axes, self._batch, self._infinite = axes, batch, infinite
         self.tally = Tally([])
 
     def __call__(self, model: ir.Model, values: Sequence[ir.Value]) -> list[ir.Value]:
@@ -87,8 +88,8 @@ class Probes:
         if not single or not all(isinstance(size, int) and size > 0 for size in rest):
             return None
         whole, channels = math.prod(rest), [1, *rest][self._channel(value)]
-        axis = self._axes.get(value.name or "")
-        return Probed(value.name or "", channels, whole // channels, -(-whole // self._step(value)), axis)
+        axis, counted = self._axes.get(value.name or ""), -(-whole // self._step(value))
+        return Probed(value.name or "", channels, whole // channels, counted, axis, value.name in self._infinite)
 
     def _channel(self, value: ir.Value) -> int:
         rank = len(value.shape)

@@ -27,6 +27,7 @@ class Probed:
         values: in each channel.
         counted: how many of all its values are counted.
         axis: where the channels are, as in `TensorStatistics`.
+        may_be_infinite: whether infinity is no error.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Probed:
     values: int
     counted: int
     axis: int | None = None
+    may_be_infinite: bool = False
 
     @property
     def output(self) -> str:
@@ -60,6 +62,8 @@ class Tally:
         self._sums = np.zeros(channels, np.int64)
         self._beyond = np.zeros(channels, bool)
         self._counts = [np.zeros(BINS, np.int64) for _ in probed]
+        self._may = np.repeat([one.may_be_infinite for one in probed], [one.channels for one in probed]).astype(bool)
+        self._infinite: set[str] = set()
         self._images = 0
 
     def add(self, read: Mapping[str, np.ndarray], where: str) -> None:
@@ -70,7 +74,7 @@ class Tally:
             where: the image, for errors.
 
         Raises:
-            CalibrationError: a value is NaN or infinite; nothing is added then.
+            CalibrationError: a value is NaN, or infinite where it may not be; nothing is added then.
         """
         if not self._probed:
             return
@@ -80,9 +84,15 @@ class Tally:
             for place in range(3)
         )
         # Extremes may pass NaN over, sums do not; those of finite values may exceed float32.
-        bad = ~(np.isfinite(low) & np.isfinite(high)) | np.isnan(sums)
-        if bad.any():
-            refuse(self._probed[int(np.searchsorted(self._starts, bad.argmax(), side="right")) - 1].name, where)
+        odd = ~(np.isfinite(low) & np.isfinite(high)) | np.isnan(sums)
+        if odd.any():
+            # Both infinities of a channel add up to NaN as well.
+            infinite = (np.isinf(low) & np.isinf(high)) | ((np.isinf(low) | np.isinf(high)) & ~np.isnan(sums))
+            refused = odd & ~(infinite & self._may)
+            if refused.any():
+                refuse(self._name_at(int(refused.argmax())), where)
+            self._infinite |= {self._name_at(int(place)) for place in np.flatnonzero(odd)}
+            sums[odd] = 0
         sums = sums.astype(np.float64)
         if (far := beyond(sums)).any():
             self._beyond |= far
@@ -94,12 +104,19 @@ class Tally:
             add_counts(one[3 * kind.channels :], counts)
         self._images += 1
 
+    def _name_at(self, channel: int) -> str:
+        """The tensor that a channel of the long vectors is of."""
+        return self._probed[int(np.searchsorted(self._starts, channel, side="right")) - 1].name
+
     def statistics(self) -> dict[str, TensorStatistics]:
         """Statistics by tensor; they are the tally's own, not copies."""
         # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
         low, high = self._low + np.float32(0), self._high + np.float32(0)
         found = {}
         for one, start, counts in zip(self._probed, self._starts, self._counts, strict=False):
+            if one.name in self._infinite:
+                found[one.name] = TensorStatistics.of_infinite(one.axis)
+                continue
             place = slice(start, start + one.channels)
             channels = Channels(self._sums[place], low[place], high[place], one.values * self._images)
             if self._beyond[place].any():

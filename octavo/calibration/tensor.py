@@ -25,6 +25,9 @@ class TensorStatistics:
         values: number of values seen, counted or not.
         channels: sums and extremes of each channel; None while no tensor with a channel axis was seen.
         axis: where the channels are: 1, or -1 for the last; None: by the tensor's rank (`channel_axis`).
+
+    A tensor that may be infinite and was, on any image, has -inf and +inf as its extremes and nothing else: its finite values on
+    other images would tell a range that depends on how images are parted.
     """
 
     low: float = float("inf")
@@ -34,16 +37,27 @@ class TensorStatistics:
     channels: Channels | None = None
     axis: int | None = None
 
-    def update(self, name: str, value: np.ndarray, where: str) -> None:
+    @classmethod
+    def of_infinite(cls, axis: int | None) -> TensorStatistics:
+        """What is kept of a tensor that was infinite."""
+        return cls(low=float("-inf"), high=float("inf"), axis=axis)
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the tensor was infinite on an image."""
+        return self.low == -math.inf and self.high == math.inf
+
+    def update(self, name: str, value: np.ndarray, where: str, *, may_be_infinite: bool = False) -> None:
         """Add the tensor of one or more images.
 
         Args:
             name: the tensor's name, for errors.
             value: float32, images along axis 0.
             where: the image, for errors.
+            may_be_infinite: whether infinity is no error (`octavo.calibration.observed`).
 
         Raises:
-            CalibrationError: a value is NaN or infinite; nothing is added then.
+            CalibrationError: a value is NaN, or infinite where it may not be; nothing is added then.
         """
         if value.size == 0:
             return
@@ -53,7 +67,11 @@ class TensorStatistics:
         known = channels is not None and channels.low.size > 0
         low, high = float((channels.low if known else value).min()), float((channels.high if known else value).max())
         if not math.isfinite(low) or not math.isfinite(high):
-            refuse(name, where)
+            if not may_be_infinite or math.isnan(low) or math.isnan(high):
+                refuse(name, where)
+            self.absorb(TensorStatistics.of_infinite(self.axis))
+        if self.infinite:
+            return
         self._count(value)
         # -0 and 0 are one value with two spellings, and which of them is kept would depend on the order.
         self.low, self.high = min(self.low, low) + 0.0, max(self.high, high) + 0.0
@@ -85,12 +103,15 @@ class TensorStatistics:
 
     def absorb(self, other: TensorStatistics) -> None:
         """Take another set of images in; exact, whatever the order."""
+        self.axis = other.axis if self.axis is None else self.axis
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        if self.infinite:
+            self.counts, self.values, self.channels = np.zeros(BINS, np.int64), 0, None
+            return
         bins = np.flatnonzero(other.counts)
         self.counts[bins] += other.counts[bins]
         self.values += other.values
         self.channels = _both(self.channels, other.channels)
-        self.axis = other.axis if self.axis is None else self.axis
 
     def merge(self, other: TensorStatistics) -> TensorStatistics:
         """The statistics of both sets of images; exact, associative and commutative."""

@@ -38,6 +38,7 @@ _SHIFTS, SHIFTED = 1.4e9, 8
 # Methods that cut no high values off. With others the mean shift is that of a few cut values, and taking it back from all of them
 # costs .4 dB (EfficientNet-Lite0 and MobileNetV2 with percentile).
 _UNCUT = frozenset({"minmax", "peaks"})
+_INFINITE = "it reads or writes infinite values, which no code stands for"
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -115,12 +116,13 @@ class Draft:
         self.attended = before_heads(self.units, self._attended)
         self.statistics = statistics
         wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
-        self.unsafe = crashing_when_empty(self.units)
+        self.unsafe = crashing_when_empty(self.units) | self._infinite()
         self.wide = self._sixteen(wide)
         self.growth = equalize(self.model, self.units, statistics, exponents) if exponents else {}
         self._scales: dict[str, QParams] = {}
         self._codes: dict[str, Codes] = {}
         self._observe(self.growth)
+        self.unsafe |= self._infinite()
         # A tensor's own range is the same in every placement.
         self._ranges: dict[str, tuple[float, float]] = {}
         # So is what its rounding shifts, where the same tensors are rounded around it.
@@ -218,6 +220,12 @@ class Draft:
 
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
         return [unit for unit, reason in self.placed(given).items() if not reason]
+
+    def _infinite(self) -> dict[str, str]:
+        """Nodes of the units that read or write infinite values (attention's masks), with that as the reason."""
+        infinite = {name for name, tensor in self.statistics.tensors.items() if tensor.infinite}
+        values = {unit: (*unit.inputs, *unit.inner, *unit.outputs) for unit in self.units}
+        return {unit.main.name or "": _INFINITE for unit in self.units if any(value.name in infinite for value in values[unit])}
 
     def _sixteen(self, wide: Mapping[str, str]) -> dict[str, int]:
         quantized = {value.name for value in self.quantized(self._int8({}))} if wide else set()
