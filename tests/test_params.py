@@ -56,6 +56,7 @@ def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
             {"int8": {"target": "openvino", "format": "qoperator"}},
             ["models.small.int8", "target openvino takes `format: qdq` only"],
         ),
+        ({"int8": {"target": "arm", "format": "qoperator"}}, ["models.small.int8", "target arm takes `format: qdq` only"]),
         ({"int8": {"target": "tensorrt", "bits16": ["a"]}}, ["models.small.int8", "no 16-bit activations: use `keep_float`"]),
         ({"int8": {"weights": "mean"}}, ["models.small.int8.weights", "'minmax' or 'mse'"]),
         ({"calibrate": {"samples": "many"}}, ["models.small.calibrate.samples", "valid integer", "'many'"]),

@@ -121,6 +121,12 @@ class Int8(Block):
 
     @model_validator(mode="after")
     def _runs_there(self) -> Int8:
+        if self.target == "arm" and self.format == "qoperator":
+            # Exact sums (`session.x64quantprecision`) make uint8 of int8 weights there, and no kernel takes int8 with uint8.
+            raise ValueError(
+                "target arm takes `format: qdq` only: its operators of int8 activations do not load on x86 without VNNI, and "
+                "ONNX Runtime on ARM64 fuses Q/DQ into them by itself"
+            )
         if self.target in ("openvino", "tensorrt"):
             if self.format == "qoperator":
                 raise ValueError(f"target {self.target} takes `format: qdq` only: QLinearConv and its like are ONNX Runtime's")
