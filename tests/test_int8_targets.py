@@ -262,6 +262,23 @@ class TestBeforeInputs:
         assert plan.scales[name].by_channel == (maker in ("conv", "relu"))
         assert sqnr(ready, draft.written(plan), IMAGES)["y"] > 20
 
+    def test_scales_of_channels_run_before_a_layer_whose_bias_nothing_corrects(self):
+        nodes = [
+            conv("x", "a", "stem", "stem.b"),
+            # Codes of what is above zero are uint8, which ONNX Runtime fuses on x86.
+            oh.make_node("Relu", ["a"], ["r"], "r"),
+            conv("r", "d", "depth"),
+            conv("d", "y", "point", "point.b"),
+        ]
+        model = network(nodes, TENSORS, ["y"])
+        recipe = Int8(target="openvino", method="minmax", correction="none")
+        draft = Draft(model, statistics_of(model, IMAGES), recipe, {}, IMAGES, by_channel=True)
+        plan = draft.plan()
+        assert plan.scales["r"].by_channel
+        assert plan.codes["d"].bias is None
+        for optimization in ("off", "all"):
+            assert sqnr(model, draft.written(plan), IMAGES, optimization=optimization)["y"] > 20
+
     def test_a_channel_that_holds_nothing_has_no_codes_beyond_the_clip_before_it(self):
         """OpenVINO leaves a Clip out whose bounds no code exceeds."""
         dead = np.where(np.arange(16) % 4, 1, 0).astype(np.float32).reshape(-1, 1, 1, 1)

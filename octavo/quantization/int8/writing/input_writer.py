@@ -51,7 +51,7 @@ def write_inputs(
                 for index, name in enumerate(copy.input):
                     copy.input[index] = read.get(name, name)
             if unit in int8 and unit.kind == "linear" and node is unit.main:
-                _weights(graph, copy, codes[node.name])
+                _weights(graph, copy, codes[node.name], biased=scales[unit.inputs[0].name].by_channel)
             graph.nodes.append(copy)
         on_grid = unit in int8 and keeps_grid(unit) and _one_scale([*unit.inputs, *unit.outputs], scales)
         for value in unit.outputs:
@@ -76,10 +76,15 @@ def _is_read(value: ir.Value, int8: set[Unit]) -> bool:
     return any(value in unit.inputs for unit in int8)
 
 
-def _weights(graph: QdqGraph, copy: onnx.NodeProto, codes: Codes) -> None:
+def _weights(graph: QdqGraph, copy: onnx.NodeProto, codes: Codes, *, biased: bool) -> None:
+    """Let a copy of a layer read int8 weights; it has a bias where it had one, and where it is to have one."""
     graph.restored(copy, 1, f"{copy.name}.weight_codes", codes.codes, codes.scale, axis=codes.axis)
-    if codes.bias is None:
+    bias = codes.bias
+    if bias is None and biased:
+        # Without a bias ONNX Runtime makes one QLinearConv of a layer whose input has a scale a channel, which then does not run.
+        bias = np.zeros(codes.codes.shape[codes.axis])
+    if bias is None:
         return
     while len(copy.input) < 3:
         copy.input.append("")
-    copy.input[2] = graph.constant(f"{copy.name}.bias", codes.bias.astype(np.float32))
+    copy.input[2] = graph.constant(f"{copy.name}.bias", bias.astype(np.float32))
