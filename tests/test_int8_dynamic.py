@@ -78,3 +78,39 @@ def test_keep_float_and_the_correction(model):
     assert shift(kept.model) < 0.5 * shift(plain.model)
     again = quantize_dynamic(model, Int8(keep_float=("Gemm", "query")), statistics)
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(kept.model).SerializeToString()
+
+
+@pytest.mark.parametrize("kept", [(), ("fc",), ("fc_MatMul",), ("fc_Add",)])
+def test_a_gemm_beside_nodes_that_are_named_as_its_parts_will_be(kept):
+    nodes = [
+        oh.make_node("Flatten", ["x"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "a", "bias"], ["g"], "fc"),
+        oh.make_node("MatMul", ["g", "b"], ["m"], "fc_MatMul"),
+        oh.make_node("MatMul", ["m", "c"], ["y"], "fc_Add"),
+    ]
+    tensors = {"a": normal(768, 16), "bias": normal(16), "b": normal(16, 16), "c": normal(16, 16)}
+    model = network(nodes, tensors, ["y"])
+    result = quantize_dynamic(model, Int8(keep_float=kept))
+    assert {one.node for one in result.decisions if one.precision == "int8"} == {"fc", "fc_MatMul", "fc_Add"} - set(kept)
+    made = [node.op_type for node in result.model.graph]
+    assert made.count("MatMulInteger") == 3 - len(kept)
+    assert 25 < sqnr(model, result.model, IMAGES)["y"] < 100
+
+
+def test_recurrent_layers_say_that_they_are_not_quantized():
+    nodes = [
+        oh.make_node("Reshape", ["x", "rows"], ["r"], "r"),
+        oh.make_node("GRU", ["r", "w", "u"], ["", "h"], "gru", hidden_size=4),
+        oh.make_node("Reshape", ["h", "flat"], ["f"], "f"),
+        oh.make_node("MatMul", ["f", "m"], ["y"], "m"),
+    ]
+    tensors = {
+        "rows": np.array([16, 1, -1]),
+        "flat": np.array([1, 4]),
+        "w": normal(1, 12, 48),
+        "u": normal(1, 12, 4),
+        "m": normal(4, 4),
+    }
+    result = quantize_dynamic(network(nodes, tensors, ["y"]), Int8())
+    reasons = {decision.node: decision.reason for decision in result.decisions}
+    assert reasons["gru"] == "no dynamic INT8 kernel is used for recurrent layers"

@@ -32,6 +32,8 @@ from octavo.quantization.select import select
 
 __all__ = ["quantize_dynamic"]
 
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+
 
 def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | None = None) -> Int8Result:
     """Quantize the weights of Conv, Gemm and MatMul.
@@ -67,8 +69,8 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
                 codes = weight_codes(tensor.numpy(), 0, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
                 store_as_int8(model, node, *codes)
     _unshare(model)
-    # The engine writes Gemm as MatMul + Add and names the product so.
-    names = [name for name, op in chosen.items() if op != "Conv"]
+    renamed = _rename_gemms(model)
+    names = {renamed.get(name, name): op for name, op in chosen.items() if op != "Conv"}
     quantizer = ONNXQuantizer(
         _engine_input(model),
         per_channel=recipe.per_channel,
@@ -78,7 +80,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         weight_qType=QuantType.QInt8,
         activation_qType=QuantType.QUInt8,
         tensors_range=None,
-        nodes_to_quantize=sorted([*names, *(f"{name}_MatMul" for name in names)]),
+        nodes_to_quantize=sorted(f"{name}_MatMul" if op == "Gemm" else name for name, op in names.items()),
         nodes_to_exclude=[],
         op_types_to_quantize=["MatMul"],
         extra_options={"WeightSymmetric": True, "MatMulConstBOnly": True},
@@ -95,6 +97,8 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
 def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
     if node.name in kept:
         precision, reason = "float", f"keep_float: {kept[node.name]}"
+    elif node.op_type in _RECURRENT and node.domain in ("", "ai.onnx"):
+        precision, reason = "float", "no dynamic INT8 kernel is used for recurrent layers"
     elif not is_weighted(node):
         weighted = node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx")
         precision, reason = "float", no_kernel(node) if weighted else "dynamic INT8 quantizes weights only"
@@ -103,6 +107,26 @@ def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
     else:
         precision, reason = "int8", "int8 weights, activation ranges at run time"
     return Decision(node.name or "", node.op_type, precision, reason)
+
+
+def _rename_gemms(model: ir.Model) -> dict[str, str]:
+    """Name Gemms so that their parts can be told from all other nodes: the engine writes `fc` as `fc_MatMul` and `fc_Add`.
+
+    Returns:
+        Of those that were renamed the name before to the new one.
+    """
+    taken = {node.name or "" for node in model.graph}
+    renamed = {}
+    for node in model.graph:
+        if node.op_type != "Gemm" or not node.name:
+            continue
+        name = node.name
+        while not taken.isdisjoint((f"{name}_MatMul", f"{name}_Add")) or (name != node.name and name in taken):
+            name = f"{name}.gemm"
+        taken |= {name, f"{name}_MatMul", f"{name}_Add"}
+        if name != node.name:
+            renamed[node.name], node.name = name, name
+    return renamed
 
 
 def _unshare(model: ir.Model) -> None:
