@@ -107,6 +107,20 @@ def test_equalization_changes_no_float_value_and_saves_an_uneven_depthwise_layer
         assert noise[1] < noise[0] / 2
 
 
+@pytest.mark.parametrize("name", ["a", "ar"])
+def test_what_is_asked_for_under_either_name_of_a_tensor_survives_equalizing(name):
+    model = prepared(uneven(), 21)
+    recipe = Int8(method="minmax", ranges={name: [0, 1]}, bits16=(name,))
+    plain = Draft(model, statistics_of(model), recipe, {}, CALIBRATION)
+    equal = plain.equalized_by({stream.name: 0.8 for stream in streams_of(model, plain.units)})
+    following = Draft(model, equal.statistics, recipe, {}, CALIBRATION)
+    assert "ar" in equal.growth
+    for draft in (plain, equal, following):
+        scale = draft.plan().scales["ar"]
+        assert (scale.low, scale.high) == (0, pytest.approx(1))
+        assert draft.wide == {"ar": 16}
+
+
 def test_the_way_that_measures_best_is_taken_and_written_down():
     model = uneven()
     recipe = Int8(repair=False, placement="all", fidelity=50)

@@ -51,9 +51,12 @@ def chosen_ranges(
         if name not in statistics.tensors:
             continue
         source = statistics.aliases.get(name, name)
-        if source not in by_source:
-            by_source[source] = _range(statistics.tensors[source], overrides.get(source), recipe, (behind or {}).get(name))
-        found[name] = by_source[source]
+        tensor = statistics.tensors[name]
+        # One that was looked at again since, because exact rewriting changed it, has a range of its own.
+        key = source if tensor.counts is statistics.tensors[source].counts else name
+        if key not in by_source:
+            by_source[key] = _range(tensor, overrides.get(source), recipe, (behind or {}).get(name))
+        found[name] = by_source[key]
     return found
 
 

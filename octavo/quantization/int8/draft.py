@@ -269,4 +269,5 @@ class Draft:
             if name in seen.tensors and name in self.statistics.tensors:
                 # These are of some images, and the extremes of all are known.
                 seen.tensors[name] = seen.tensors[name].reaching(self.statistics.tensors[name], growth)
-        self.statistics = Statistics({**self.statistics.tensors, **seen.tensors})
+        before = self.statistics
+        self.statistics = Statistics({**before.tensors, **seen.tensors}, before.origin, before.aliases)
