@@ -124,6 +124,74 @@ class TestSixteenBits:
         assert np.dtype(np.uint16) in types_of(fused).values()
 
 
+def branches() -> ir.Model:
+    """A Conv with a Sigmoid, two Convs in a Concat, a pool, and a last Conv whose map has a scale a channel."""
+    he = partial(graphs.he, np.random.default_rng(31))
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem"),
+        oh.make_node("Sigmoid", ["a"], ["r"], "act"),
+        oh.make_node("Conv", ["r", "left"], ["l"], "left"),
+        oh.make_node("Conv", ["r", "right"], ["q"], "right"),
+        oh.make_node("Concat", ["l", "q"], ["c"], "cat", axis=1),
+        oh.make_node("MaxPool", ["c"], ["m"], "pool", kernel_shape=[2, 2]),
+        oh.make_node("Conv", ["m", "last"], ["h"], "last"),
+        oh.make_node("Sigmoid", ["h"], ["y"], "tail"),
+    ]
+    tensors = {"stem": he(8, 3, 3, 3), "left": he(4, 8, 1, 1), "right": he(4, 8, 1, 1), "last": he(4, 8, 1, 1)}
+    return network(nodes, tensors, ["y"])
+
+
+class TestRanges:
+    @pytest.fixture(scope="class")
+    def made(self):
+        model = branches()
+        statistics = statistics_of(model, IMAGES)
+
+        def ends(**ranges: object) -> dict[str, tuple[float, float]]:
+            """First and last value that each tensor's codes mean; of a scale a channel the least and the largest."""
+            recipe = Int8(
+                method="minmax", float_heads=False, ranges={key.replace("_", "*"): value for key, value in ranges.items()}
+            )
+            written = quantize_static(model, statistics, recipe).model
+            found = {}
+            for node in written.graph:
+                if node.op_type == "QuantizeLinear":
+                    scale, zero = (node.inputs[place].const_value.numpy().astype(np.float64) for place in (1, 2))
+                    name = node.inputs[0].name.removesuffix(".raw")
+                    found[name] = (float((-zero * scale).min()), float(((255 - zero) * scale).max()))
+            return found
+
+        return ends
+
+    @pytest.mark.parametrize("named", ["l", "q", "c", "m"])
+    def test_tensors_that_share_a_scale_share_what_is_asked_for_one(self, named, made):
+        plain, asked = made(), made(**{named: [0, 0.5]})
+        for name in ("l", "q", "c", "m"):
+            assert asked[name] == pytest.approx((0, 0.5))
+        assert {name: ends for name, ends in asked.items() if name not in "lqcm"} == {
+            name: ends for name, ends in plain.items() if name not in "lqcm"
+        }
+
+    def test_a_name_goes_before_a_pattern_and_two_names_have_to_agree(self, made):
+        for asked in ({"_": [0, 3], "l": [0, 1]}, {"l": [0, 1], "m": [0, 1]}, {"c": [0, 1], "_": {"method": "mse"}}):
+            assert made(**asked)["m"] == pytest.approx((0, 1))
+        with pytest.raises(QuantizationError, match="'m' and 'l' different ranges, and these tensors share one scale"):
+            made(m=[0, 2], l=[0, 1])
+
+    @pytest.mark.parametrize("named", ["h", "h_"])
+    def test_a_head_has_the_range_it_is_given(self, named, made):
+        assert made()["h"] != pytest.approx((-1, 1))
+        assert made(**{named: [-1, 1]})["h"] == pytest.approx((-1, 1), rel=0.01)
+
+    def test_fixed_ends_hold_for_shares_too(self, made):
+        assert made(r=[0, 0.5])["r"] == pytest.approx((0, 0.5))
+        assert made(_={"method": "percentile", "percentile": 60})["r"] == pytest.approx((0, 1))
+
+    def test_a_tensor_that_is_not_quantized_is_an_error(self, model, statistics):
+        with pytest.raises(QuantizationError, match="`int8.ranges` names 'p', and no tensor of this name or pattern is quantized"):
+            quantize_static(model, statistics, Int8(ranges={"p": [0, 1]}, keep_float=("act", "pool", "last")))
+
+
 WEIGHTS = arrays(np.float32, (5, 4, 3, 3), elements=st.floats(-1e4, 1e4, width=32))
 
 

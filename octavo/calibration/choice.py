@@ -55,19 +55,21 @@ def chosen_ranges(
         # One that was looked at again since, because exact rewriting changed it, has a range of its own.
         key = source if tensor.counts is statistics.tensors[source].counts else name
         if key not in by_source:
-            by_source[key] = _range(tensor, overrides.get(source), recipe, (behind or {}).get(name))
+            wanted = recipe.ranges[overrides[source]] if source in overrides else None
+            by_source[key] = _range(tensor, wanted, recipe, (behind or {}).get(name))
         found[name] = by_source[key]
     return found
 
 
-def overridden(statistics: Statistics, recipe: Int8) -> set[str]:
-    """Tensors that `int8.ranges` speaks of.
+def overridden(statistics: Statistics, recipe: Int8) -> dict[str, str]:
+    """Tensors that `int8.ranges` speaks of, each with the name or pattern there that counts.
 
     Raises:
         CalibrationError: it names no tensor.
     """
     sources = _overrides(statistics, recipe)
-    return {name for name in statistics.tensors if statistics.aliases.get(name, name) in sources}
+    of = {name: statistics.aliases.get(name, name) for name in statistics.tensors}
+    return {name: sources[source] for name, source in of.items() if source in sources}
 
 
 def named_tensors(statistics: Statistics, patterns: Iterable[str], setting: str) -> dict[str, str]:
@@ -102,13 +104,13 @@ def _matched(pattern: str, statistics: Statistics, setting: str) -> list[str]:
     return found
 
 
-def _overrides(statistics: Statistics, recipe: Int8) -> dict[str, TensorRange]:
-    """Tensor that was read to what `int8.ranges` asks for it."""
-    exact: dict[str, TensorRange] = {}
-    fitting: dict[str, TensorRange] = {}
-    for pattern, wanted in recipe.ranges.items():
+def _overrides(statistics: Statistics, recipe: Int8) -> dict[str, str]:
+    """Tensor that was read to the name or pattern of `int8.ranges` that counts for it."""
+    exact: dict[str, str] = {}
+    fitting: dict[str, str] = {}
+    for pattern in recipe.ranges:
         for name in _matched(pattern, statistics, "int8.ranges"):
-            (exact if name == pattern else fitting).setdefault(statistics.aliases.get(name, name), wanted)
+            (exact if name == pattern else fitting).setdefault(statistics.aliases.get(name, name), pattern)
     return fitting | exact
 
 

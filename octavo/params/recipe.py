@@ -76,6 +76,8 @@ class Int8(Block):
     # For method 'percentile': the share of values, in percent, that the range covers (half of the rest cut on each side).
     percentile: Percentile = 99.99
     # Tensor names or shell patterns with a choice of their own: {method: percentile, percentile: 99.9}, or fixed ends: [-1, 6].
+    # Each must match a quantized tensor; a name goes before a pattern, then the order counts. Tensors that share a scale (what a
+    # Concat, a MaxPool or a Reshape copies) share what is asked for one of them.
     ranges: dict[str, TensorRange] = Field(default_factory=dict)
     # Tensor names or shell patterns, each must match a quantized tensor: uint16 activations (opset 21). On ONNX Runtime's CPU the
     # layers around them compute in float: it is for the few tensors whose range 256 codes cannot serve.

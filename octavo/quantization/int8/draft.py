@@ -181,10 +181,19 @@ class Draft:
         given = {"exponents": exponents, "by_channel": self.by_channel, "attended": self._attended}
         return Draft(self.model, self.statistics, self.recipe, self.kept, samples, **given)
 
+    def require_ranges(self) -> None:
+        """Refuse an override that would do nothing.
+
+        Raises:
+            CalibrationError: `int8.ranges` names no calibrated tensor.
+            QuantizationError: it names tensors of which none is quantized.
+        """
+        self._meant("int8.ranges", self.recipe.ranges, overridden(self.statistics, self.recipe))
+
     @property
     def fixed(self) -> set[str]:
         """Tensors whose range the recipe gives."""
-        return overridden(self.statistics, self.recipe)
+        return set(overridden(self.statistics, self.recipe))
 
     def written(self, plan: Plan, heads: Sequence[str] | None = None) -> ir.Model:
         """The QDQ graph of a plan; with `heads`, one that puts these tensors out instead of the graph's outputs."""
@@ -228,14 +237,26 @@ class Draft:
         return {unit.main.name or "": _INFINITE for unit in self.units if any(value.name in infinite for value in values[unit])}
 
     def _sixteen(self, wide: Mapping[str, str]) -> dict[str, int]:
-        quantized = {value.name for value in self.quantized(self._int8({}))} if wide else set()
-        for pattern in self.recipe.bits16:
-            if not any(named == pattern and name in quantized for name, named in wide.items()):
-                raise QuantizationError(
-                    f"`int8.bits16` names {pattern!r}, and no tensor of this name or pattern is quantized",
-                    "take it out: these tensors are float already (the manifest says why), or named by an earlier pattern",
-                )
+        quantized = self._meant("int8.bits16", self.recipe.bits16, wide)
         return {name: 16 for name in wide if name in quantized}
+
+    def _meant(self, setting: str, patterns: Iterable[str], named: Mapping[str, str]) -> set[str]:
+        """Names of the tensors that are quantized where everything is INT8; each pattern has to mean one of them.
+
+        Args:
+            setting: where the patterns stand in params.yaml.
+            patterns: tensor names or shell patterns.
+            named: tensor name to the pattern that means it.
+        """
+        quantized = {value.name for value in self.quantized(self._int8({}))} if named else set()
+        for pattern in patterns:
+            if not any(meant == pattern and name in quantized for name, meant in named.items()):
+                raise QuantizationError(
+                    f"`{setting}` names {pattern!r}, and no tensor of this name or pattern is quantized",
+                    "take it out: these tensors are float already (the manifest says why), part of another layer, or named by an "
+                    "earlier pattern",
+                )
+        return quantized
 
     def _rounded(self, unit: Unit) -> Codes:
         return codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights)

@@ -90,8 +90,9 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             `placement: measured` is `all`, and nothing is repaired.
 
     Raises:
-        QuantizationError: the graph is quantized already, nothing can be quantized, `keep_float` names nothing, `effort: high`
-            lacks images, or the cost table that `placement` names is damaged or another network's.
+        QuantizationError: the graph is quantized already, nothing can be quantized, `keep_float` names nothing, `ranges` names what
+            is not quantized or gives tensors that share a scale different ranges, `effort: high` lacks images, or the cost table
+            that `placement` names is damaged or another network's.
         CalibrationError: the statistics are another model's, a tensor that needs a range was empty on every calibration image, or
             `ranges` names nothing.
     """
@@ -120,6 +121,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
         nonlocal observed
         seen = images.calibration if images else ()
         draft = Draft(ready, observed, way.recipe, kept, seen, by_channel=way.by_channel, attended=attended)
+        draft.require_ranges()
         # What one draft had to look at holds for all of the same graph.
         observed = draft.statistics
         return draft

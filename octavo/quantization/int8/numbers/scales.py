@@ -3,6 +3,7 @@
 - What a carrier (MaxPool, Reshape, nearest Resize, ...) reads and writes shares one scale, and so do PRelu's input and output.
 - Concat: an input that nobody else reads shares the output's scale, so that the kernel copies instead of requantizing. One that
   others read too shares it only where that costs it at most `SHARED_WIDTH` in resolution.
+- Of tensors that share a scale, one that `int8.ranges` speaks of gives all of them its range.
 - A tensor that only an activation reads gets the range whose error *behind* the activation is least: SiLU maps a long negative tail
   to zero, and codes spent on it are lost (measured on detectors with SiLU: 8 dB).
 """
@@ -14,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from octavo.calibration.choice import chosen_ranges
+from octavo.calibration.choice import chosen_ranges, overridden
 from octavo.calibration.statistics import Statistics
-from octavo.errors import CalibrationError
+from octavo.errors import CalibrationError, QuantizationError
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.qparams import QParams
@@ -84,18 +85,23 @@ def scales_of(
 
     Raises:
         CalibrationError: a tensor, and every tensor it shares its scale with, was never seen.
+        QuantizationError: `ranges` gives two tensors that share a scale different ranges.
     """
+    asked = overridden(statistics, recipe)
     own = ranges_of(tensors, statistics, recipe) if known is None else known
     ranges = {value: own.get(value.name) for value in tensors}
+    given = {name for name, key in asked.items() if recipe.ranges[key].bounds is not None}
     for unit in int8:
-        if unit.kind in SHARES:
-            ranges[(unit.inner or unit.outputs)[0]] = (0.0, 1.0)
+        share = (unit.inner or unit.outputs)[0]
+        if unit.kind in SHARES and share.name not in given:
+            ranges[share] = (0.0, 1.0)
     target = target_of(recipe.target)
     symmetric = recipe.symmetric or target.symmetric
     groups = _groups(int8, ranges)
     found: dict[str, QParams] = {}
     for members in groups:
-        known = [ranges[value] for value in members if ranges[value] is not None]
+        speaking = _speaking(members, asked, recipe, statistics)
+        known = [ranges[value] for value in speaking or members if ranges[value] is not None]
         if not known:
             raise CalibrationError(
                 f"tensor {members[0].name!r} was empty on every calibration image", "calibrate on images that make it hold values"
@@ -109,7 +115,35 @@ def scales_of(
         own = _before_depthwise(int8, found, statistics) if by_channel and target.depthwise else {}
     elif recipe.per_channel and not symmetric:
         own = _heads(int8, found, statistics, signed=target.signed)
-    return found | {name: chosen for name, chosen in own.items() if name not in wide and name not in recipe.ranges}
+    return found | {name: chosen for name, chosen in own.items() if name not in wide and name not in asked}
+
+
+def _speaking(members: list[ir.Value], asked: Mapping[str, str], recipe: Int8, statistics: Statistics) -> list[ir.Value]:
+    """Of tensors that share a scale those whose range the recipe gives: by name, else by its first pattern.
+
+    Args:
+        members: the tensors.
+        asked: as `overridden` gives it.
+        recipe: the `int8:` block.
+        statistics: of the calibration images.
+
+    Raises:
+        QuantizationError: two are named, with different ranges.
+    """
+    said = {value: asked[value.name] for value in members if value.name in asked}
+    named = [key for key in said.values() if key in statistics.tensors]
+    if not said:
+        return []
+    first = min(named or said.values(), key=list(recipe.ranges).index)
+    wanted = recipe.ranges[first]
+    other = next((key for key in named if recipe.ranges[key] != wanted), None)
+    if other is not None:
+        raise QuantizationError(
+            f"`int8.ranges` gives {first!r} and {other!r} different ranges, and these tensors share one scale (a Concat, a "
+            "MaxPool or a Reshape copies their codes)",
+            "give both the same range, or name one of them",
+        )
+    return [value for value, key in said.items() if recipe.ranges[key] == wanted]
 
 
 def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
