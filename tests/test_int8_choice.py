@@ -176,6 +176,46 @@ def test_which_channels_to_equalize_is_measured_once_on_the_better_cut(monkeypat
     assert all(tried[f"{way}, equalized"] > tried[way] + 3 for way in ("mse", "percentile"))
 
 
+def chosen_rows() -> ir.Model:
+    """A Conv, and a Gemm of those of its places where the image is bright."""
+    he = partial(graphs.he, np.random.default_rng(5))
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Reshape", ["r", "rows"], ["f"], "f"),
+        oh.make_node("Transpose", ["f"], ["t"], "t", perm=[1, 0]),
+        oh.make_node("ReduceMax", ["x", "channels"], ["m"], "m", keepdims=0),
+        oh.make_node("Greater", ["m", "bound"], ["bright"], "bright"),
+        oh.make_node("Reshape", ["bright", "flat"], ["b"], "b"),
+        oh.make_node("NonZero", ["b"], ["z"], "z"),
+        oh.make_node("Squeeze", ["z", "first"], ["i"], "i"),
+        oh.make_node("Gather", ["t", "i"], ["c"], "c", axis=0),
+        oh.make_node("Gemm", ["c", "head"], ["y"], "head", transB=1),
+    ]
+    tensors = {"stem": he(8, 3, 3, 3), "head": he(4, 8), "rows": np.array([8, -1]), "flat": np.array([-1])}
+    tensors |= {"channels": np.array([0, 1]), "bound": np.float32(1), "first": np.array([0])}
+    return network(nodes, tensors, ["y"])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_images_on_which_nothing_is_found_count_for_nothing_and_those_of_no_number_are_refused():
+    model, recipe = chosen_rows(), Int8(placement="all", repair=False)
+    dim, far = ({"x": np.full((1, 3, 16, 16), value, np.float32)} for value in (0.5, 3e38))
+    statistics = statistics_of(model)
+    measured = [
+        quantize_static(model, statistics, recipe, Images(CALIBRATION, held)).measured for held in (HELD_OUT, [dim, *HELD_OUT, dim])
+    ]
+    assert measured[0] == measured[1]
+    assert np.isfinite(measured[0]["db"])
+    with pytest.raises(QuantizationError, match="puts nothing out at y on any of the 1 images"):
+        quantize_static(model, statistics, recipe, Images(CALIBRATION, [dim]))
+    for images in (Images(CALIBRATION, [*HELD_OUT, far]), Images([*CALIBRATION[:3], far], HELD_OUT)):
+        with pytest.raises(QuantizationError, match=r"NaN or infinity in '.*' on image [45] of"):
+            quantize_static(model, statistics, recipe, images)
+    with pytest.raises(QuantizationError, match="what rounding shifts in '.*' is NaN or infinite"):
+        quantize_static(model, statistics, Int8(method="minmax"), Images([*CALIBRATION[:3], far], []))
+
+
 def test_without_images_nothing_is_measured_and_auto_is_mse():
     model = uneven()
     statistics = statistics_of(model)

@@ -187,6 +187,11 @@ class TestRanges:
         assert made(r=[0, 0.5])["r"] == pytest.approx((0, 0.5))
         assert made(_={"method": "percentile", "percentile": 60})["r"] == pytest.approx((0, 1))
 
+    def test_effort_has_no_range_to_search_where_all_are_given(self):
+        model, recipe = branches(), Int8(effort="high", placement="all", ranges={"*": {"method": "mse"}})
+        result = quantize_static(model, statistics_of(model, IMAGES), recipe, Images(IMAGES[:5], IMAGES[5:]))
+        assert not any("ranges" in way for way in result.measured["tried_db"])
+
     def test_a_tensor_that_is_not_quantized_is_an_error(self, model, statistics):
         with pytest.raises(QuantizationError, match="`int8.ranges` names 'p', and no tensor of this name or pattern is quantized"):
             quantize_static(model, statistics, Int8(ranges={"p": [0, 1]}, keep_float=("act", "pool", "last")))

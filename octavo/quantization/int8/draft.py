@@ -163,6 +163,11 @@ class Draft:
                 taken[unit.main.name] = rounding
                 shift = rounding + (0.0 if shift is None else shift)
             if shift is not None:
+                if not np.isfinite(shift).all():
+                    raise QuantizationError(
+                        f"what rounding shifts in {unit.main.name!r} is NaN or infinite: so is a value on a calibration image",
+                        "calibrate again on the images that are here: `calibrate` names the tensor and the image",
+                    )
                 code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
             corrected += shift is not None or (corrects and chosen is not None and unit.main.op_type != "MatMul")
             codes[unit.main.name] = code

@@ -98,6 +98,8 @@ def _begin(graph: FloatGraph, names: Sequence[str]) -> int:
 
 def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[Judge], pool: Executor) -> Iterator[_Stretch]:
     """The network from the first of some tensors on, for a part of them after the other, with what FP32 has there."""
+    if not groups:
+        return
     length = max(1, -(-len(groups) // _STRETCHES))
     parts = [groups[start : start + length] for start in range(0, len(groups), length)]
     held = [[dict(feeds) for feeds in judge.samples] for judge in judges]

@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 import onnx_ir as ir
 
+from octavo.errors import QuantizationError
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 
@@ -105,9 +106,14 @@ class Judge(ABC):
 class HeadJudge(Judge):
     """Mean noise-to-signal ratio over images, heads and channels, each channel against its own variance.
 
+    Images on which all heads are empty are left out of `samples`.
+
     Args:
         together: vectors are compared as wholes, as embeddings by their cosine are: what channels differ by counts as signal, and
             one variance is that of all.
+
+    Raises:
+        QuantizationError: FP32's heads are empty on all images, or not finite on one.
     """
 
     def __init__(
@@ -119,22 +125,40 @@ class HeadJudge(Judge):
             value.name for node in model.graph if node.op_type in ("Gemm", "MatMul") for value in node.outputs if value.name
         }
         super().__init__(model, heads, samples)
-        self._power = {name: self._variance(name) for name in self.heads}
+        self._power = {name: self._variance(name) for name in self.heads if any(found[name].size for found in self._true)}
+        if not self._power:
+            raise QuantizationError(
+                f"FP32 puts nothing out at {', '.join(self.heads)} on any of the {len(samples)} images that INT8 is measured on",
+                "calibrate on images on which it finds something",
+            )
 
     def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
-        self._true = list(results)
+        held = list(results)
+        for place, found in enumerate(held, 1):
+            for name, value in found.items():
+                if not np.isfinite(value).all():
+                    raise QuantizationError(
+                        f"FP32 has NaN or infinity in {name!r} on image {place} of {len(held)} that INT8 is measured on",
+                        "take the image out of `data.calibration` and calibrate again: `held_out` and `files` of "
+                        "calibration/statistics.json name the images in order",
+                    )
+        # Rows that an image's values choose: where none is chosen there is nothing to compare.
+        kept = [place for place, found in enumerate(held) if any(value.size for value in found.values())] or range(len(held))
+        self._true, self.samples = [held[place] for place in kept], [self.samples[place] for place in kept]
 
     def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
-        """Mean noise-to-signal ratio over heads and channels, of each image."""
+        """Mean noise-to-signal ratio over channels and the heads that hold something, of each image."""
         by_image = []
         for wanted, got in zip(self._true, results, strict=False):
             ratios = []
             for name in self.heads:
                 axis = self._axis(name)
+                if not wanted[name].size or name not in self._power:
+                    continue
                 difference = np.square(wanted[name].astype(np.float64) - got[name])
                 error = difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
                 ratios.append(float(np.mean(error / self._power[name])))
-            by_image.append(float(np.mean(ratios)))
+            by_image.append(float(np.mean(ratios or [0.0])))
         return by_image
 
     def _axis(self, name: str) -> int:
