@@ -2,7 +2,8 @@
 
 Choices are measured on some of the calibration images, mostly those that the statistics leave out. A file is accepted once it has
 run on some of them; manifest.json records what was chosen, why and what ONNX Runtime runs of it, report.md is for reading. Reads
-`task`, `input`, `data.calibration`, `data.on_bad_image` and `int8` of params.yaml.
+`task`, `input`, `data.calibration`, `data.on_bad_image`, `calibrate` (to refuse statistics of other images) and `int8` of
+params.yaml.
 """
 
 from octavo import cli
@@ -10,8 +11,10 @@ from octavo.calibration.statistics import Statistics
 from octavo.files import replace_dir, write_json, write_text
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
+from octavo.images.dataset import image_list
 from octavo.images.feeds import Feeds
-from octavo.images.purpose import chosen_images
+from octavo.images.purpose import chosen_images, open_images
+from octavo.images.splits import hold_out, pick
 from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
 from octavo.manifest import block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
@@ -35,14 +38,18 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     source = variant_dir(chosen.model, "fp32")
     manifest = read_manifest(source)
-    statistics = Statistics.load(calibration_dir(chosen.model))
-    statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, str(calibration_dir(chosen.model)))
+    calibration, where = str(calibration_dir(chosen.model)), f"models.{chosen.model}.data"
+    statistics = Statistics.load(calibration)
+    statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, calibration)
+    items = open_images(spec.data, "calibration", where)
+    picked = pick(items, spec.calibrate.samples, spec.calibrate.seed)
+    statistics.require_images(image_list(picked), (item.sha256 for item in hold_out(picked, spec.calibrate)[1]), calibration)
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     model = custom.part(original)
-    where, feeds = f"models.{chosen.model}.data", Feeds.read(manifest)
+    feeds = Feeds.read(manifest)
     counted, held_out = (
-        [(item.name, feeds(tensor)) for item, tensor in chosen_images(spec, files, where)]
-        for files in (statistics.origin["files"][:CALIBRATION], statistics.origin["held_out"])
+        [(item.name, feeds(tensor)) for item, tensor in chosen_images(spec, files, where, items)]
+        for files in (statistics.files("files")[:CALIBRATION], statistics.files("held_out"))
     )
     # Of a graph that is cut before its own suppression, decoders know no outputs.
     detects = isinstance(spec.task, Detection) and model is original
@@ -59,7 +66,7 @@ def main() -> None:
         made = {
             "from_sha256": manifest["sha256"],
             "settings": spec.int8.model_dump(mode="json"),
-            "calibration": {key: statistics.origin[key] for key in ("images", "samples")} | {"held_out": len(held_out)},
+            "calibration": {key: statistics.origin.get(key) for key in ("images", "samples")} | {"held_out": len(held_out)},
             "corrected_biases": result.corrected,
             "measured": result.measured,
         }

@@ -209,6 +209,36 @@ class TestSaving:
         with pytest.raises(CalibrationError, match="damaged"):
             Statistics.load(tmp_path / "s")
 
+    def test_no_byte_that_changes_ends_in_anything_but_that_error(self, tmp_path):
+        statistics = Statistics(origin={"model": "a"})
+        statistics.update({"x": np.arange(64, dtype=np.float32).reshape(1, 2, 32)}, "i")
+        statistics.save(tmp_path / "s")
+        archive = tmp_path / "s/statistics.npz"
+        whole, kinds = archive.read_bytes(), set()
+        # A zip's headers hold the method of compression and flags; what lies between is guarded by checksums.
+        for place in range(0, len(whole), 7):
+            archive.write_bytes(whole[:place] + bytes([whole[place] ^ 0x29]) + whole[place + 1 :])
+            try:
+                Statistics.load(tmp_path / "s")
+            except CalibrationError as error:
+                kinds.add(type(error.__cause__))
+        assert len(kinds) > 3, "they fail in several ways"
+        archive.write_bytes(whole)
+        (tmp_path / "s/statistics.json").write_text("[]")
+        with pytest.raises(CalibrationError, match="damaged"):
+            Statistics.load(tmp_path / "s")
+
+    def test_statistics_of_other_images_or_of_none_are_refused(self):
+        statistics = Statistics(origin={"images": "list", "files": [["a.png", "1"]], "held_out": [["b.png", "2"]]})
+        statistics.require_images("list", ["2"], "there")
+        with pytest.raises(CalibrationError, match="there was made from other images"):
+            statistics.require_images("another", ["2"], "there")
+        with pytest.raises(CalibrationError, match="there leaves out other images"):
+            statistics.require_images("list", ["1", "2"], "there")
+        for origin in ({}, {"held_out": None}, {"held_out": [["a"]]}):
+            with pytest.raises(CalibrationError, match="no list 'held_out' of names and hashes"):
+                Statistics(origin=origin).files("held_out")
+
     def test_statistics_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(OutputError, match="could not be written"):

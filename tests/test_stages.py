@@ -159,8 +159,11 @@ class TestBadModels:
         Path("models/small/int8/model.onnx").replace("small.onnx")
         refuse("export", "small.onnx: the graph is quantized already: QuantizeLinear 'q0'", "give the FP32 model", "source.file")
 
-    def test_statistics_of_another_model(self, project):
+    def test_statistics_of_another_model_and_of_other_images(self, project):
         succeed("export", "calibrate")
+        params(calibrate={"samples": 7})
+        refuse("quantize_int8", "models/small/calibration was made from other images", "run the calibrate stage again")
+        params()
         onnx.save(small_network(seed=5), "small.onnx")
         succeed("export")
         refuse("quantize_int8", "models/small/calibration was made for another model", "run the calibrate stage again")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +21,11 @@ from octavo.files import read_json, replace_dir, write_json
 
 __all__ = ["Statistics", "TensorStatistics"]
 
+# What a damaged file raises in zipfile, numpy and json: a header may ask for another compression, a password or Python 2's grammar.
+_DAMAGED = (
+    OSError, ValueError, LookupError, EOFError, MemoryError, RuntimeError, TypeError, SyntaxError, ArithmeticError, AttributeError,
+    struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _ARRAYS = ("names", "aliases", "ranges", "sizes", "bins", "counts", "sums", "channel_ranges")
 
 
@@ -94,6 +102,43 @@ class Statistics:
                     "run the calibrate stage again (`dvc repro` does so by itself)",
                 )
 
+    def files(self, kind: str) -> list[tuple[str, str]]:
+        """The images that the statistics were made from, or that they leave out.
+
+        Args:
+            kind: `files` or `held_out`.
+
+        Returns:
+            (name, sha256) of each.
+
+        Raises:
+            CalibrationError: `origin` does not tell.
+        """
+        try:
+            return [(str(name), str(digest)) for name, digest in self.origin[kind]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(
+                f"the statistics do not say which images they are of: statistics.json has no list {kind!r} of names and hashes",
+                "run the calibrate stage again",
+            ) from error
+
+    def require_images(self, images: str, held_out: Iterable[str], where: str) -> None:
+        """Refuse statistics that were made from other images, or that leave out others.
+
+        Args:
+            images: hash of the image list (`octavo.images.dataset.image_list`).
+            held_out: sha256 of each image that is left out.
+            where: the statistics' folder, for the error.
+
+        Raises:
+            CalibrationError: naming what differs.
+        """
+        again = "run the calibrate stage again (`dvc repro` does so by itself, after a change of `data.datasets` with `-f`)"
+        if self.origin.get("images") != images:
+            raise CalibrationError(f"{where} was made from other images than `data.calibration` and `calibrate` choose now", again)
+        if {digest for _, digest in self.files("held_out")} != set(held_out):
+            raise CalibrationError(f"{where} leaves out other images than `calibrate` holds out now", again)
+
     def require_tensors(self, names: Iterable[str]) -> None:
         """Refuse statistics that hold a tensor which a graph does not have.
 
@@ -155,13 +200,21 @@ class Statistics:
         folder = Path(folder)
         try:
             origin = read_json(folder / "statistics.json")
+            if not isinstance(origin, dict):
+                raise TypeError("statistics.json holds no object")
             with np.load(folder / "statistics.npz", allow_pickle=False) as archive:
-                arrays = {key: archive[key] for key in _ARRAYS}
+                loaded = cls._of({key: archive[key] for key in _ARRAYS})
         except FileNotFoundError as error:
             raise CalibrationError(f"{folder} has no statistics: {error.filename} is missing", "run the calibrate stage") from error
-        except (OSError, ValueError, KeyError, EOFError, MemoryError, RecursionError, zipfile.BadZipFile) as error:
+        except _DAMAGED as error:
             raise CalibrationError(f"{folder} holds damaged statistics: {error}", "run the calibrate stage again") from error
-        loaded = cls(origin=origin)
+        loaded.origin = origin
+        return loaded
+
+    @classmethod
+    def _of(cls, arrays: Mapping[str, np.ndarray]) -> Statistics:
+        """What `save` made these arrays of."""
+        loaded = cls()
         bin_at = channel_at = 0
         for name, (low, high), (values, axis, bins, has_channels, width, per_channel) in zip(
             arrays["names"], arrays["ranges"], arrays["sizes"], strict=True

@@ -61,18 +61,19 @@ def open_images(data: Data, purpose: Purpose, where: str, classes: Classes = Cla
     return sorted([*chosen, *held], key=lambda item: item.name) if purpose == "validation" else chosen
 
 
-def chosen_images(spec: ModelSpec, files: Sequence[Sequence[str]], where: str) -> Images:
+def chosen_images(spec: ModelSpec, files: Sequence[Sequence[str]], where: str, items: Sequence[Item] | None = None) -> Images:
     """The calibration images that an earlier stage wrote down, found again by their content.
 
     Args:
         spec: the model's block.
         files: (name, sha256) of each.
         where: the path of `data`, for errors.
+        items: as `open_images` gives them for calibration, where they are open already.
 
     Raises:
         DataError: one of them is gone from the folder.
     """
-    found = {item.sha256: item for item in open_images(spec.data, "calibration", where)}
+    found = {item.sha256: item for item in (open_images(spec.data, "calibration", where) if items is None else items)}
     gone = next((name for name, digest in files if digest not in found), None)
     if gone is not None:
         raise DataError(

@@ -94,7 +94,7 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     if len(items) < _LEAST:
         raise DataError(f"{where}.train: {len(items)} images are too few to train on", f"at least {_LEAST}, better hundreds")
     mine = [(item.name, item.sha256) for item in items]
-    used = [tuple(each) for each in (*statistics.origin["files"], *statistics.origin["held_out"])]
+    used = [*statistics.files("files"), *statistics.files("held_out")]
     refuse_overlap(used, mine, "calibration", "training")
     judged = open_images(spec.data, "validation", where, classes)
     refuse_overlap([(item.name, item.sha256) for item in judged], mine, "validation", "training")
@@ -105,7 +105,7 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     model = load(folder / MODEL)
     counted, held_out = (
         [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
-        for files in (statistics.origin["files"][:_CALIBRATION], statistics.origin["held_out"])
+        for files in (statistics.files("files")[:_CALIBRATION], statistics.files("held_out"))
     )
 
     together = spec.task.name == "embedding"
