@@ -222,6 +222,10 @@ def test_without_images_nothing_is_measured_and_auto_is_mse():
     auto, mse = (quantize_static(model, statistics, Int8(method=method)) for method in ("auto", "mse"))
     assert ir.to_proto(auto.model).SerializeToString() == ir.to_proto(mse.model).SerializeToString()
     assert auto.measured == {}
+    none_held_out = quantize_static(model, statistics, Int8(), Images(CALIBRATION, []))
+    for result in (auto, none_held_out):
+        (warning,) = result.warnings(repair=True)
+        assert "nothing was measured, as no image is held out" in warning
 
 
 @pytest.mark.parametrize("fidelity", [25.0, 32.0])

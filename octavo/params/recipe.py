@@ -27,7 +27,8 @@ class Calibrate(Block):
     """Which images the statistics are made from."""
 
     samples: Positive = 200
-    # Of these, kept out of the statistics: `quantize_int8` measures its choices on them. At most a quarter of `samples`.
+    # Of these, kept out of the statistics: `quantize_int8` measures its choices on them. At most a quarter of `samples`, so none
+    # of fewer than 4: it measures nothing then, and warns.
     held_out: Annotated[int, Field(ge=0)] = 16
     seed: int = 0
 

@@ -23,6 +23,7 @@ class Int8Result:
         measured: what the choices were made by: SQNR in dB of each way tried, and before and after repair.
         costs: the table that placement was decided by; None where shapes decided.
         alone: noise of each rounding alone, as `trade.Noise.rows` gives it; empty where nothing was measured.
+        unmeasured: whether static quantization had no held-out image to measure on.
     """
 
     model: ir.Model
@@ -31,9 +32,16 @@ class Int8Result:
     measured: dict[str, object] = field(default_factory=dict)
     costs: CostTable | None = None
     alone: list[dict[str, object]] = field(default_factory=list)
+    unmeasured: bool = False
 
     def warnings(self, *, repair: bool) -> list[str]:
         """What a user should know of the choices; `repair`: whether layers might go back to float."""
+        if self.unmeasured:
+            return [
+                "nothing was measured, as no image is held out: the method is the first of those that `auto` would try, no layer "
+                "goes back to float, and whether `fidelity` holds is not known; `calibrate.held_out` keeps images for that, at "
+                "most a quarter of `calibrate.samples`"
+            ]
         if "in_float" in self.measured:
             why = self.measured["in_float"]
             stored = "with int8 weights in the file where these are close enough"

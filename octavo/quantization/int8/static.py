@@ -161,7 +161,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     shorten_names(result, model)
     rows = alone.rows(whole.reasons) if alone is not None else []
     decisions = [_in_file(one, halves) for one in decided(model, plan.reasons, choosers)]
-    return Int8Result(result, decisions, plan.corrected, record, costs, rows)
+    return Int8Result(result, decisions, plan.corrected, record, costs, rows, unmeasured=judge is None)
 
 
 def _placed(
