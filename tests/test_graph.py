@@ -295,6 +295,40 @@ def test_clean_inlines_functions_and_keeps_runtime_domains(tmp_path):
     np.testing.assert_allclose(run(tmp_path / "new.onnx", x)[0], run(tmp_path / "m.onnx", x)[0], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Relu(x) z = Identity(y)",
+        "a = Relu(x) y = Identity(a) z = Identity(a)",  # as tf2onnx names outputs
+        "y = Relu(x) z = Dropout(y)",
+        "y = Relu(x) z = Concat<axis=0>(y)",
+        """r = Relu(x) m = ReduceMax<keepdims=0>(x) c = Greater(m, k)
+        y, z = If(c)<then_branch=t() => (p, q) { p = Sin(r) q = Identity(p) },
+        else_branch=e() => (u, v) { u = Identity(r) v = Exp(x) }>
+        """,
+        """r = Relu(x) y, s = Loop(n, yes, r)<body=b(int64 i, bool c, float[2,2] p) => (d, q, t) {
+            d = Identity(c) q = Sin(p) t = Identity(r) }> z = ReduceSum<keepdims=0>(s, first)""",
+        """w, s = Scan<num_scan_inputs=1, body=b(float[2] h, float[2] v) => (p, q) { p = Add(h, v) q = Identity(p) }>(zeros, x)
+        y = Relu(s) z = Unsqueeze(w, first)""",
+    ],
+    ids=["output", "outputs", "dropout", "concat", "if", "loop", "scan"],
+)
+def test_clean_keeps_the_identities_that_outputs_need(body):
+    model = text(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[2,2] x) => (float[A,B] y, float[C,D] z)
+        <float k = {{0.0}}, int64 n = {{3}}, bool yes = {{1}}, int64[1] first = {{0}}, float[2] zeros = {{0, 0}}> {{ {body} }}"""
+    )
+    runs = [ort.InferenceSession(ir.to_proto(model).SerializeToString())]
+    clean(model, 18)
+    runs.append(ort.InferenceSession(ir.to_proto(model).SerializeToString()))
+    assert [value.name for value in runs[1].get_outputs()] == ["y", "z"]
+    for sign in (1, -1):
+        x = sign * np.array([[1, 2], [3, 4]], np.float32)
+        expected, found = (each.run(None, {"x": x}) for each in runs)
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_clean_refuses_an_invalid_graph():
     model = text('<ir_version: 8, opset_import: ["": 18]> g (float[2,2] x) => (float[2,2] y) { y = Neg<slope = 3>(x) }')
     with pytest.raises(SourceError, match=r"not valid ONNX.*slope"):

@@ -11,6 +11,7 @@ from octavo.graph.logs import captured_logs
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
 from octavo.graph.passes.known_sizes import KnownSizesPass
+from octavo.graph.passes.no_identities import NoIdentitiesPass
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.pick_part import PickPartPass
@@ -38,9 +39,10 @@ def clean(model: ir.Model, opset: int) -> list[str]:
         What was changed, one plain line each; empty when nothing was.
 
     Raises:
-        SourceError: the opset conversion fails, or the model is not valid ONNX.
+        SourceError: the opset conversion fails, an output lost its name, or the model is not valid ONNX.
     """
     notes = []
+    outputs = [value.name for value in model.graph.outputs]
     listed = sum(value.is_initializer() for value in model.graph.inputs)
     if common.RemoveInitializersFromInputsPass()(model).modified:
         notes.append(f"{listed} initializers were listed among the inputs; they are constants now")
@@ -69,7 +71,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
         notes.append(f"constant folding stopped early: {folding.problem}")
     PickPartPass()(model)
     with captured_logs():
-        common.IdentityEliminationPass()(model)
+        NoIdentitiesPass()(model)
         common.RemoveUnusedNodesPass()(model)
         common.RemoveUnusedOpsetsPass()(model)
     if _count(model) < nodes:
@@ -89,11 +91,18 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     shapes(model)
     if shapes.problem:
         notes.append(f"some shapes stay unknown: {shapes.problem}")
+    _check(model, outputs)
+    return notes
+
+
+def _check(model: ir.Model, outputs: list[str | None]) -> None:
+    """Refuse a graph that is not valid, or whose outputs are not called `outputs`."""
+    if [value.name for value in model.graph.outputs] != outputs:
+        raise SourceError(f"the outputs {outputs} cannot all be kept apart in the cleaned graph", "export it with fewer outputs")
     try:
         common.CheckerPass()(model)
     except onnx.checker.ValidationError as error:
         raise SourceError(f"the graph is not valid ONNX: {str(error).strip().splitlines()[0]}", "export it again") from error
-    return notes
 
 
 def _count(model: ir.Model, op_type: str | None = None) -> int:
