@@ -86,6 +86,46 @@ def test_standardized_weights_become_weights(outputs):
     assert run(model, IMAGE)["y"].shape == (1, 8, 14, 14)
 
 
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        (
+            "Resize",
+            ["t", "", "scales"],
+            {"mode": "nearest", "nearest_mode": "round_prefer_ceil", "coordinate_transformation_mode": "asymmetric"},
+        ),
+        ("Resize", ["t", "", "scales"], {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        ("Dropout", ["t", "half", "training"], {"seed": 3}),
+    ],
+    ids=["nearest", "corners", "dropout"],
+)
+def test_what_the_reference_implementation_computes_otherwise_stays(op, inputs, attributes):
+    constants = {
+        "t": np.random.default_rng(1).standard_normal((1, 2, 7, 7)).astype(np.float32),
+        "scales": np.array([1, 1, 16 / 7, 16 / 7], np.float32),
+        "half": np.float32(0.5),
+        "training": np.array(True),
+    }
+    nodes = [oh.make_node(op, inputs, ["r"], "r", **attributes), oh.make_node("ReduceSum", ["r"], ["s"], "s")]
+    nodes += [oh.make_node("Add", ["x", "s"], ["y"], "y")]
+    model = network(nodes, {name: constants[name] for name in inputs if name}, ["y"])
+    before = run(model, IMAGE, optimization="off")["y"]
+    clean(model, 18)
+    assert op in ops(model)
+    np.testing.assert_allclose(run(model, IMAGE, optimization="off")["y"], before, rtol=1e-6)
+
+
+def test_tables_resized_to_a_size_become_weights():
+    """Position embeddings of another size than the image's."""
+    table, sizes = np.random.default_rng(1).standard_normal((1, 3, 7, 7)).astype(np.float32), np.array([1, 3, 16, 16])
+    nodes = [oh.make_node("Resize", ["t", "", "", "sizes"], ["r"], "r", mode="linear"), oh.make_node("Add", ["x", "r"], ["y"], "y")]
+    model = network(nodes, {"t": table, "sizes": sizes}, ["y"])
+    before = run(model, IMAGE, optimization="off")["y"]
+    clean(model, 18)
+    assert ops(model) == ["Add"]
+    np.testing.assert_allclose(run(model, IMAGE, optimization="off")["y"], before, atol=1e-5)
+
+
 def test_what_is_split_and_put_out_stays():
     nodes = [
         oh.make_node("Split", ["raw"], ["v", "u"], "split", num_outputs=2),

@@ -16,6 +16,8 @@ __all__ = ["FoldConstantsPass"]
 # Elements that a folded node may put out whatever it reads: grids and anchors of detectors have some hundred thousand.
 _SMALL = 1 << 20
 _NEVER = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+# What ONNX's reference implementation computes otherwise than ONNX Runtime; a Dropout outside training is none of these by then.
+_UNLIKE = frozenset({"Bernoulli", "Dropout", "MaxUnpool", "Upsample"})
 # Operators with several outputs that files make weights by, which the optimizer leaves: attention's projections are split,
 # standardized weights (NFNet, BiT) are normalised as a batch in training.
 _SEVERAL = frozenset({"BatchNormalization", "Split"})
@@ -29,7 +31,8 @@ class FoldConstantsPass(ir.passes.InPlacePass):
        is blown up to a large one.
     2. Sizes of tensors of static shape count as constants (`Shape`, `Gather` and arithmetic on them); so do Reshapes and Expands
        that change nothing. Dropout and Identity go.
-    3. Q, DQ and operators of other domains stay. What ONNX's reference implementation cannot compute stays.
+    3. Q, DQ and operators of other domains stay. What ONNX's reference implementation cannot compute stays, and so does what it
+       computes otherwise than ONNX Runtime: random numbers, MaxUnpool, and a Resize but to `sizes` in float32.
 
     Attributes:
         problem: why folding stopped early, in one line; empty when it did not. What was folded until then holds.
@@ -110,7 +113,9 @@ def _alone(node: ir.Node, inputs: dict[str, np.ndarray], version: int) -> onnx.M
 
 
 def _pays(node: ir.Node) -> bool | None:
-    if node.op_type in _NEVER or node.domain not in ("", "ai.onnx"):
+    if node.op_type in _NEVER | _UNLIKE or node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type == "Resize" and not _is_resized_alike(node):
         return False
     read = sum(value.const_value.size for value in node.inputs if value is not None and value.const_value is not None)
     made = [value for value in node.outputs if value.name]
@@ -119,6 +124,12 @@ def _pays(node: ir.Node) -> bool | None:
         # Nobody knows how much comes out: sizes and indices are short, whatever is made of them by filling is not.
         return read <= 64 and node.op_type not in ("ConstantOfShape", "Expand", "Range", "Tile")
     return sum(sizes) <= max(read, _SMALL)
+
+
+def _is_resized_alike(node: ir.Node) -> bool:
+    """Whether both implementations give one result: by `scales` they round sizes and places differently, in other types values."""
+    given = [value is not None and bool(value.name) for value in node.inputs]
+    return given[3:] == [True] and node.inputs[0].dtype == ir.DataType.FLOAT
 
 
 def _size(shape: ir.Shape) -> int | None:
