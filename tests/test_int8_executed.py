@@ -235,6 +235,63 @@ def test_a_bias_behind_a_dynamic_product_is_fused_and_no_surprise(bias_first, re
     assert records["bias0"]["fused_into"] == "linear0"
 
 
+def test_integers_of_the_graph_itself_are_no_surprise():
+    """A uint8 image, and classes of pixels put out as uint8."""
+    source = """<ir_version: 8, opset_import: ["": 18]> g (uint8[1,3,16,16] x) => (uint8[1,16,16] y)
+        { [in] f = Cast<to=1>(x) [conv] a = Conv<pads=[1,1,1,1]>(f, w0) [max] k = ArgMax<axis=1, keepdims=0>(a)
+        [out] y = Cast<to=2>(k) }"""
+    proto = onnx.parser.parse_model(source)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHTS["w0"], "w0"))
+    model = inferred(proto)
+    images = [{"x": GENERATOR.integers(0, 255, (1, 3, 16, 16)).astype(np.uint8)} for _ in range(4)]
+    result = quantize_static(model, statistics_of(model, images), Int8(method="minmax", placement="all"))
+    found = explained(model, result)
+    assert (found.integer, found.unexpected, found.unresolved) == (1, [], [])
+    records = {record["node"]: record for record in found.nodes}
+    assert (records["in"]["precision"], records["in"]["runs"]) == ("float", "int8")
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_attention_are_found(turned, scaled):
+    """ONNX Runtime takes factors and Transposes into them, and adds to their names; a Q behind them adds to their outputs'."""
+    nodes = [oh.make_node("MatMul", ["x", f"w{name}"], [name], f"{name}.linear") for name in ("q", "k")]
+    nodes += [
+        oh.make_node("Transpose", ["k"], ["t"], "turn", perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["q", "t" if turned else "k"], ["m"], "product"),
+        oh.make_node("Mul", ["m", "c"], ["s"], "scale"),
+        oh.make_node("Transpose", ["s" if scaled else "m"], ["r"], "back", perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["r", "w"], ["y"], "last"),
+    ]
+    nodes = [node for node in nodes if (turned or node.name != "turn") and (scaled or node.name != "scale")]
+    weights = {name: GENERATOR.standard_normal((32, 32)).astype(np.float32) for name in ("wq", "wk", "w")}
+    model = network(nodes, weights | {"c": np.float32(0.25)}, ["y"], inputs={"x": [1, 32, 32]})
+    statistics = statistics_of(model, [{"x": GENERATOR.standard_normal((1, 32, 32)).astype(np.float32)} for _ in range(4)])
+    result = quantize_static(model, statistics, Int8(method="minmax", placement="all", keep_float=("q.linear", "k.linear")))
+    found = explained(model, result)
+    assert found.unresolved == []
+    records = {record["node"]: record for record in found.nodes}
+    assert records["product"]["kernel"] == ("FusedMatMul" if turned or scaled else "MatMul")
+    assert "fused_into" not in records["product"]
+
+
+@pytest.mark.parametrize("op", ["PRelu", "body"])
+def test_a_float_layer_is_found_in_what_reads_it(op):
+    """A PRelu of one slope becomes the Conv's activation; a custom operator's body stands in for the operator when it runs."""
+    act = oh.make_node("PRelu", ["a", "slope"], ["b"], "act") if op == "PRelu" else oh.make_node("Relu", ["a"], ["b"], "act")
+    conv = oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1])
+    nodes = [conv, act, oh.make_node("Conv", ["b", "w1"], ["y"], "last")]
+    model = network(nodes, WEIGHTS | {"slope": np.full((8, 1, 1), 0.25, np.float32)}, ["y"])
+    result = quantized(model, keep_float=("conv",))
+    ran = optimized_nodes(as_bytes(result.model))
+    if op == "body":
+        act = model.graph.node("act")
+        act.domain, act.op_type = "com.acme", "Act"
+    found = executed(model, result.decisions, ran)
+    assert found.unresolved == []
+    assert {record["node"]: record for record in found.nodes}["conv"]["fused_into"] == "act"
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_product_of_two_heads_runs(turned):
     nodes = [oh.make_node("Conv", ["x", "w0"], [name], f"conv.{name}", pads=[1, 1, 1, 1]) for name in ("a", "b")]

@@ -271,6 +271,8 @@ def test_an_int8_network_runs_gelu_as_one_kernel(tmp_path):
     assert len({one.reason for one in parts}) == 1
     found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
     assert not found.unexpected
+    records = {record["node"]: record for record in found.nodes}
+    assert [(records[name]["kernel"], records[name]["fused_into"]) for name in ("d", "e", "s", "p")] == [("Gelu", "g")] * 4
 
 
 def test_all_parts_of_a_layer_norm_are_the_one_node_that_is_float():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,17 @@ from octavo.runtime.kernels import KINDS, RunNode
 
 __all__ = ["Executed", "executed"]
 
-_MADE = re.compile(r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion|/QuickGeluFusion/)$")
+_MADE = re.compile(
+    r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion|/(GemmSum|GemmTranspose|MatMulScale|MatmulTranspose|QuickGelu)Fusion/)$"
+)
 _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
 # ONNX Runtime takes these into the kernel of the node that they read.
 _FUSES = frozenset(
     {"Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"}
 )
+# Kernels of which exporters spell out the parts, and the parts.
+_OF_SEVERAL = frozenset({"BiasGelu", "Gelu", "LayerNormalization", "SkipLayerNormalization"})
+_SPELLED = frozenset({"Add", "Cast", "Div", "Erf", "Mul", "Pow", "ReduceMean", "Sqrt", "Sub"})
 # Kernels of integer products that take a bias in as well: they add it in float.
 _WITH_BIAS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 # The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
@@ -78,7 +83,7 @@ def executed(model: ir.Model, decisions: Sequence[Decision], run: Iterable[RunNo
         run: the optimized graph.
     """
     run = list(run)
-    places = _Places(model)
+    places = _Places(model, {decision.node: decision.reason for decision in decisions})
     kernels: dict[str, list[RunNode]] = defaultdict(list)
     counts: Counter[tuple[str, str]] = Counter()
     for node in run:
@@ -90,7 +95,7 @@ def executed(model: ir.Model, decisions: Sequence[Decision], run: Iterable[RunNo
         if origin is not None and kind != "border":
             kernels[origin.name or ""].append(node)
 
-    found = [_Found(decision, *places.kernel(decision.node, kernels)) for decision in decisions]
+    found = [_Found(decision, *places.kernel(decision.node, kernels), places.is_of_codes(decision.node)) for decision in decisions]
     layers = [each for each in found if each.decided == "int8" and each.decision.op_type in _WEIGHTED]
     return Executed(
         [record | each.record() for record, each in zip(as_records(decisions), found, strict=True)],
@@ -112,11 +117,15 @@ def _any(counts: Counter[tuple[str, str]], kind: str) -> bool:
 
 @dataclass(frozen=True)
 class _Found:
-    """A decision and the kernels that do it: of the node itself, or (`into`) of the neighbour that it was fused into."""
+    """A decision and the kernels that do it: of the node itself, or (`into`) of the neighbour that it was fused into.
+
+    `codes` says that the FP32 graph's own node works on 8-bit integers, which nobody quantized.
+    """
 
     decision: Decision
     kernels: list[RunNode]
     into: str = ""
+    codes: bool = False
 
     @property
     def decided(self) -> str:
@@ -146,7 +155,8 @@ class _Found:
             looked = self.computing if self.decision.op_type in _WEIGHTED else self.kernels
             return any(kernel.kind in ("float", "fp16") for kernel in looked)
         if self.decided == "float":
-            return self.decision.op_type not in _MOVES and all(kernel.kind == "int8" for kernel in self.kernels)
+            own = self.codes or self.decision.op_type in _MOVES
+            return not own and all(kernel.kind == "int8" for kernel in self.kernels)
         return False
 
     def record(self) -> dict[str, str]:
@@ -166,9 +176,10 @@ class _Found:
 
 
 class _Places:
-    """Where the nodes of an FP32 graph went."""
+    """Where the nodes of an FP32 graph went; `reasons` are those of their decisions, by name."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, reasons: Mapping[str, str]) -> None:
+        self.reasons = reasons
         self.nodes = {node.name or "": node for node in model.graph}
         self.makers = {value.name or "": node for node in model.graph for value in node.outputs}
 
@@ -176,11 +187,15 @@ class _Places:
         """Whether the decision's node is in this graph; those of a cut-off part are not."""
         return found.decision.node in self.nodes
 
+    def is_of_codes(self, name: str) -> bool:
+        """Whether a node reads or makes 8-bit integers, as a Cast of a uint8 image does."""
+        node = self.nodes.get(name)
+        values = (*node.inputs, *node.outputs) if node is not None else ()
+        return any(value is not None and value.dtype in (ir.DataType.INT8, ir.DataType.UINT8) for value in values)
+
     def origin(self, node: RunNode) -> ir.Node | None:
         """The FP32 node that a node of the optimized graph was made from."""
-        names = [node.name]
-        while _MADE.search(names[-1]):
-            names.append(_MADE.sub("", names[-1]))
+        names = _names(node.name)
         # Blocked layout names nodes after the tensor that they write, everything else after the node.
         tables = (self.makers, self.nodes) if node.name.endswith("_nchwc") else (self.nodes, self.makers)
         own = names[-1].split(".")
@@ -190,7 +205,7 @@ class _Places:
             for table in tables:
                 if name in table:
                     return table[name]
-        return next((self.makers[output] for output in node.outputs if output in self.makers), None)
+        return next((self.makers[name] for output in node.outputs for name in _names(output) if name in self.makers), None)
 
     def kernel(self, name: str, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
         """(kernels of a node, whose they are where the node has none)."""
@@ -208,15 +223,39 @@ class _Places:
         hosts = [kernel for reader in readers for kernel in kernels.get(reader.name or "", []) if kernel.op_type == "QuickGelu"]
         if node.op_type == "Sigmoid" and hosts:
             return hosts, readers[0].name or ""
+        whole = self._whole(node, kernels)
+        if whole is not None:
+            return kernels[whole.name or ""], whole.name or ""
         if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, "Add"):
             return self._behind(before, kernels)
         family = _WEIGHTED.get(node.op_type)
-        while family and len(readers) == 1 and readers[0].op_type in _FUSES:
+        while family and len(readers) == 1 and _goes_into_a_layer(readers[0]):
             hosts = [kernel for kernel in kernels.get(readers[0].name or "", []) if re.search(family, kernel.op_type)]
             if hosts:
                 return hosts, readers[0].name or ""
             readers = [use.node for use in readers[0].outputs[0].uses()]
         return [], ""
+
+    def _whole(self, node: ir.Node, kernels: Mapping[str, list[RunNode]]) -> ir.Node | None:
+        """The last of several nodes that one kernel was made of, this one among them: it has the name, and all paths lead there.
+
+        One decision was made for all of them, which tells them from a bias or factor that the layer before has taken in.
+        """
+        ends, ahead, seen = set(), [node], set()
+        while ahead:
+            one = ahead.pop()
+            if kernels.get(one.name or ""):
+                ends.add(one)
+            elif one.op_type not in _SPELLED:
+                return None
+            elif one not in seen:
+                seen.add(one)
+                ahead += [use.node for value in one.outputs for use in value.uses()]
+        end = ends.pop() if len(ends) == 1 else None
+        if end is None or self.reasons.get(end.name or "") != self.reasons.get(node.name or ""):
+            return None
+        made = {kernel.op_type for kernel in kernels[end.name or ""]} & _OF_SEVERAL
+        return end if made and end.op_type in _SPELLED else None
 
     def _behind(self, node: ir.Node | None, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
         while node is not None:
@@ -224,3 +263,16 @@ class _Places:
                 return kernels[node.name or ""], node.name or ""
             node = node.inputs[0].producer() if node.op_type in _FUSES and node.inputs[0] is not None else None
         return [], ""
+
+
+def _names(name: str) -> list[str]:
+    """A name in an optimized graph, and what is left of it when ONNX Runtime's ends are taken off one by one."""
+    names = [name]
+    while _MADE.search(names[-1]):
+        names.append(_MADE.sub("", names[-1]))
+    return names
+
+
+def _goes_into_a_layer(node: ir.Node) -> bool:
+    """Whether ONNX Runtime may take a node into the layer before it: a PRelu of one slope too, and a custom operator's body."""
+    return node.op_type in _FUSES or node.op_type == "PRelu" or node.domain not in ("", "ai.onnx")
