@@ -81,7 +81,7 @@ def write_manifest(
     Raises:
         ModelRunError: ONNX Runtime cannot load the model.
     """
-    from octavo.graph.custom_ops import CustomOps
+    from octavo.graph.custom_ops import CustomOps, as_in_file
     from octavo.graph.io import load
 
     folder = Path(folder)
@@ -114,7 +114,7 @@ def write_manifest(
         "target": target,
         "providers": recommended_providers(variant, target),
         "preprocessing": spec.input.model_dump(mode="json"),
-        "made": dict(made),
+        "made": as_in_file(dict(made)),
         "versions": {"octavo": importlib.metadata.version("octavo"), **versions()},
         # The container that it was made in, or null.
         "image": image(),

@@ -7,7 +7,7 @@ from itertools import islice
 
 from octavo import cli
 from octavo.files import replace_dir
-from octavo.graph.custom_ops import CustomOps
+from octavo.graph.custom_ops import CustomOps, as_in_file
 from octavo.graph.io import load, save
 from octavo.images.dataset import Images
 from octavo.images.feeds import Feeds
@@ -55,9 +55,9 @@ def main() -> None:
         )
     for decision in decisions:
         if decision.precision == "float" and decision.reason not in NOTHING_TO_CONVERT:
-            say(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}")
+            say(as_in_file(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}"))
     share = written["bytes"] / manifest["bytes"]
-    say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {summary(decisions)}")
+    say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {as_in_file(summary(decisions))}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ params.yaml.
 from octavo import cli
 from octavo.calibration.statistics import Statistics
 from octavo.files import replace_dir, write_json, write_text
-from octavo.graph.custom_ops import CustomOps
+from octavo.graph.custom_ops import CustomOps, as_in_file
 from octavo.graph.io import load, save
 from octavo.images.dataset import image_list
 from octavo.images.feeds import Feeds
@@ -97,9 +97,11 @@ def main() -> None:
                 custom_ops=custom,
             )
             write_text(temporary / "report.md", markdown(written))
-        for warning in made["warnings"]:
+        for warning in written["made"]["warnings"]:
             say(f"warning: {folder / MODEL}: {warning}")
-        say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32; {summary(decisions)}")
+        say(
+            f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32; {as_in_file(summary(decisions))}"
+        )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from torchvision.ops import batched_nms, box_convert
 from octavo.deploy.package import package
 from octavo.errors import OutputError, QuantizationError, SourceError
 from octavo.graph.clean import clean
-from octavo.graph.custom_ops import Body, CustomOps, resolve, serialized
+from octavo.graph.custom_ops import Body, CustomOps, as_in_file, resolve, serialized
 from octavo.graph.io import load, save
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.manifest import write_manifest
@@ -588,6 +588,43 @@ def test_int8_converts_no_graph_with_bodies(tmp_path):
     assert "MyScale" in [node.op_type for node in back.graph]
     with pytest.raises(QuantizationError, match="`int8.bits16` needs opset 21"):
         quantize_static(part, statistics, Int8(placement="all", bits16=("x",)))
+
+
+@pytest.mark.parametrize(("op_type", "inputs"), [("Relu", 1), ("HardSwish", 1), ("Concat", 2), ("PRelu", 2)])
+def test_an_operator_of_another_domain_with_a_name_of_onnx_is_none(op_type, inputs):
+    """INT8 takes it for no activation, and its file and what is told of it have its own name."""
+    weights = {"v": he(np.random.default_rng(0), 8, 3, 1, 1), "w": he(np.random.default_rng(1), 4, 8, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "v"], ["a"], "first"),
+        oh.make_node("Tanh", ["a"], ["b"], "tanh"),
+        oh.make_node("Sum", ["a", "b"][:inputs], ["r"], "odd"),
+        oh.make_node("Conv", ["r", "w"], ["y"], "last"),
+    ]
+    model = network(nodes, weights, ["y"])
+    odd = next(node for node in model.graph if node.name == "odd")
+    odd.op_type, odd.domain = op_type, "com.acme"
+    model.graph.opset_imports["com.acme"] = 1
+    names = ("x", "z")[:inputs]
+    body = my_scale(name=op_type, inputs=names, nodes=[oh.make_node("Sum", names, ["r"]), oh.make_node("Mul", ["r", "a"], ["y"])])
+    custom = CustomOps({op_type: Body(op_type, body, "file", "body.onnx")})
+    part = custom.part(model)
+    feeds = [{"x": np.random.default_rng(place).standard_normal((1, 3, 16, 16)).astype(np.float32)} for place in range(4)]
+    made = quantize_static(part, statistics_of(part, feeds), Int8(placement="all", method="minmax"))
+    back = custom.restore(made.model, model)
+    assert [(node.op_type, node.name) for node in back.graph if node.domain == "com.acme"] == [(op_type, "odd")]
+    assert as_in_file(next(one.reason for one in made.decisions if one.node == "odd")) == f"no INT8 rule for com.acme.{op_type}"
+    exact, rounded = (Session(ir.to_proto(custom.whole(one)).SerializeToString()).run(feeds[0])["y"] for one in (model, back))
+    assert np.abs(exact - rounded).max() < 0.05 * np.abs(exact).max()
+
+
+def test_what_was_made_without_one_of_the_operators_is_refused():
+    text = """<ir_version: 8, opset_import: ["": 18, "acme": 1]> g (float[2, 2] x) => (float[2, 2] y) {
+        a = Abs(x) [odd] b = acme.Relu(a) y = MatMul(b, b) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    custom = CustomOps({"Relu": Body("Relu", my_scale(name="Relu"), "file", "body.onnx")})
+    made = ir.from_proto(onnx.parser.parse_model(text.replace("acme.Relu", "Relu")))
+    with pytest.raises(SourceError, match="quantization lost 1 of the nodes of the custom operator 'Relu'"):
+        custom.restore(made, model)
 
 
 def test_the_setting_is_part_of_the_grammar(project):

@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from octavo.errors import OctavoError, SourceError
+from octavo.graph.custom_ops import as_in_file
 from octavo.graph.custom_ops.running import all_nodes
 from octavo.graph.inspect import custom_ops, image_input, quantized_nodes
 from octavo.graph.io import load, weight_bytes
@@ -210,7 +211,7 @@ def _foreseen(path: Path, plain: ir.Model, recipe: Int8, notes: list[str]) -> di
     decisions = [*seen.decisions, *left_out(found.custom_ops.untouched(found.model))]
     expected["int8"] = seen.weight_bytes + beside
     int8 |= {"layers": seen.layers, "nodes": as_records(decisions), "float": _floats(decisions), "later": seen.later}
-    return {"expected": expected, "int8": int8}
+    return {"expected": expected, "int8": as_in_file(int8)}
 
 
 def _floats(decisions: Sequence[Decision]) -> list[dict[str, Any]]:

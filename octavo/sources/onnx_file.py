@@ -82,7 +82,7 @@ def cleaned(source: OnnxSource, image_name: str | None = None) -> Cleaned:
             InferShapesPass()(model)  # through the bodies: what the operators give has a type and a shape then
             model = custom.detached(model)
             custom.part(model)  # is refused where nothing remains
-            layers = [op_type for _, op_type, _ in custom.untouched(model) if op_type in LAYERS]
+            layers = [op_type for _, op_type, _ in custom.untouched(model) if op_type in LAYERS and op_type not in custom.bodies]
             if layers:
                 notes.append(f"{len(layers)} layers lie behind a custom operator without a body and will not be quantized")
     except SourceError as error:

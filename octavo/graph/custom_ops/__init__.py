@@ -5,7 +5,8 @@ where there is none, is cut before it.
 """
 
 from octavo.graph.custom_ops.bodies import Body, serialized
+from octavo.graph.custom_ops.names import as_in_file
 from octavo.graph.custom_ops.resolve import resolve
 from octavo.graph.custom_ops.running import LAYERS, CustomOps
 
-__all__ = ["LAYERS", "Body", "CustomOps", "resolve", "serialized"]
+__all__ = ["LAYERS", "Body", "CustomOps", "as_in_file", "resolve", "serialized"]

@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError
 
 from octavo.errors import SourceError
 from octavo.files import sha256_bytes
+from octavo.graph.custom_ops.names import ONNX
 
 __all__ = ["Body", "read_body", "serialized", "shipped_body"]
 
-ONNX = ("", "ai.onnx")
 SHIPPED = ("EfficientNMS_TRT",)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from octavo.errors import SourceError
+from octavo.graph.custom_ops.names import operator
 from octavo.graph.passes.node_names import NodeNamesPass
 
 __all__ = ["Chosen", "cut", "reads", "rejoin", "tail", "with_inner"]
@@ -48,8 +49,8 @@ def cut(model: ir.Model, chosen: Chosen) -> None:
     remaining = [value for value in graph.outputs if value.producer() not in behind]
     if not any(value.dtype in (None, ir.DataType.FLOAT) for value in (*remaining, *edge) if value.producer() is not None):
         raise SourceError(
-            f"nothing lies before the custom operator {off[0].op_type!r} (node {off[0].name!r}), where the graph would be cut",
-            f"a body lets what lies behind it count: `source.custom_ops: {{{off[0].op_type}: file.onnx}}`",
+            f"nothing lies before the custom operator {operator(off[0])!r} (node {off[0].name!r}), where the graph would be cut",
+            f"a body lets what lies behind it count: `source.custom_ops: {{{operator(off[0])}: file.onnx}}`",
         )
     graph.outputs.clear()
     graph.remove(off, safe=False)

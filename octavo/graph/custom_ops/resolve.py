@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import SourceError
-from octavo.graph.custom_ops.bodies import ONNX, Body, read_body, shipped_body
+from octavo.graph.custom_ops.bodies import Body, read_body, shipped_body
+from octavo.graph.custom_ops.names import ONNX
 from octavo.graph.custom_ops.running import CustomOps, all_nodes
 from octavo.graph.inspect import custom_ops
 

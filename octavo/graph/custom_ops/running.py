@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,16 +17,15 @@ from onnx_ir.passes import common
 
 from octavo.errors import SourceError
 from octavo.files import scratch_written_to, sha256_bytes
-from octavo.graph.custom_ops.bodies import ONNX, Body
+from octavo.graph.custom_ops.bodies import Body
 from octavo.graph.custom_ops.cut import Chosen, cut, rejoin, tail
+from octavo.graph.custom_ops.names import ONNX, isolate, operator, stand_in, to_file
 from octavo.graph.inspect import RUNTIME_DOMAINS
 from octavo.graph.io import load, save
 from octavo.graph.passes.opset_up import OpsetUpPass
 
 __all__ = ["LAYERS", "CustomOps", "all_nodes"]
 
-# Exporters leave plugins in ONNX's own domain, where the checker, the opset converter and functions cannot have them.
-STAND_IN = "octavo.custom"
 # Below models/<model>/fp32.
 FOLDER = "custom_ops"
 # What quantization is for; behind the last of them a graph is post-processing.
@@ -107,13 +107,28 @@ class CustomOps:
         """What was made from `part(original)` as it goes into a file: with all its custom operators and without bodies.
 
         What comes back is converted to the opset of `made`, which may be higher.
+
+        Raises:
+            SourceError: one of the custom operators is gone.
         """
         if not self.bodies:
             return made
         whole = self.isolated(original)
         OpsetUpPass(made.opset_imports[""])(whole)
         rejoin(made, whole, self._ends(whole))
+        self._refuse_lost(made, whole)
         return self.detached(made)
+
+    def _refuse_lost(self, made: ir.Model, original: ir.Model) -> None:
+        lost = Counter(map(operator, self._nodes(original))) - Counter(map(operator, self._nodes(made)))
+        for op_type, count in lost.items():
+            raise SourceError(
+                f"quantization lost {count} of the nodes of the custom operator {op_type!r}",
+                f"leave it, and what lies behind it, out of quantization: `source.custom_ops: {{{op_type}: null}}`",
+            )
+
+    def _nodes(self, model: ir.Model) -> list[ir.Node]:
+        return [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if self._custom(node, model)]
 
     def untouched(self, model: ir.Model) -> list[tuple[str, str, str]]:
         """(node, op type, reason) of the nodes that `part` leaves out."""
@@ -122,7 +137,7 @@ class CustomOps:
         whole = self.attached(model)
         off = tail(whole.graph, self._ends(whole))
         return [
-            (node.name or "", node.op_type, "custom operator" if self._custom(node, whole) else "lies behind a custom operator")
+            (node.name or "", operator(node), "custom operator" if self._custom(node, whole) else "lies behind a custom operator")
             for node in off
         ]
 
@@ -157,11 +172,11 @@ class CustomOps:
             yield runs
 
     def isolated(self, model: ir.Model) -> ir.Model:
-        """A copy in which custom operators of ONNX's domain have one of their own: the checker and converters need that."""
+        """A copy in which no custom operator has the domain or the op type of an ONNX one (`octavo.graph.custom_ops.names`)."""
         copy = model.clone()
         for node in list(all_nodes(copy)):
             if self._custom(node, copy):
-                node.domain = STAND_IN if node.domain in ONNX else node.domain
+                isolate(node)
                 for imports in (copy.opset_imports, *(function.opset_imports for function in copy.functions.values())):
                     imports.setdefault(node.domain, 1)
         return copy
@@ -169,29 +184,28 @@ class CustomOps:
     def attached(self, model: ir.Model) -> ir.Model:
         """A copy as `isolated`, with the bodies as local functions."""
         copy = self.isolated(model)
-        for domain, op_type in sorted({(node.domain, node.op_type) for node in all_nodes(copy) if self._custom(node, copy)}):
+        for domain, op_type in sorted({(node.domain, operator(node)) for node in all_nodes(copy) if self._custom(node, copy)}):
             body = self.bodies[op_type]
             if body is not None:
                 _attach(copy, body, domain)
         return copy
 
     def detached(self, model: ir.Model) -> ir.Model:
-        """The model, in place, without bodies and with its operators in the domain of their file."""
+        """The model, in place, without bodies and with its operators named as in their file."""
         model.functions.clear()
         for node in list(all_nodes(model)):
-            if node.domain == STAND_IN:
-                node.domain = ""
+            to_file(node)
         common.RemoveUnusedOpsetsPass()(model)
         return model
 
     def _custom(self, node: ir.Node, model: ir.Model) -> bool:
-        if node.op_type not in self.bodies or node.domain in RUNTIME_DOMAINS:
+        if operator(node) not in self.bodies or node.domain in RUNTIME_DOMAINS:
             return False
         opset = model.opset_imports.get("", 1)
         return node.domain not in ONNX or not onnx.defs.has(node.op_type, opset, "")
 
     def _without_body(self, model: ir.Model) -> Chosen:
-        return lambda node: self._custom(node, model) and self.bodies[node.op_type] is None
+        return lambda node: self._custom(node, model) and self.bodies[operator(node)] is None
 
     def _ends(self, model: ir.Model) -> Chosen:
         """Picks the operators without a body, and those that no layer lies behind."""
@@ -199,15 +213,15 @@ class CustomOps:
         for node in all_nodes(model):
             if self._custom(node, model):
                 behind = tail(model.graph, lambda other, name=node.name: other.name == name)
-                if self.bodies[node.op_type] is None or not any(other.op_type in LAYERS for other in behind):
+                if self.bodies[operator(node)] is None or not any(other.op_type in LAYERS for other in behind):
                     ends.add(node.name)
-        return lambda node: node.name in ends and node.op_type in self.bodies
+        return lambda node: node.name in ends and operator(node) in self.bodies
 
 
 def _attach(model: ir.Model, body: Body, domain: str) -> None:
     for place, function in enumerate(body.functions()):
         if place == 0:
-            function.domain = domain
+            function.domain, function.name = domain, stand_in(function.name)
         made = ir.serde.deserialize_function(function)
         # ONNX Runtime reads a function at the model's opset; `Body.check` has seen that it can.
         made.opset_imports[""] = model.opset_imports[""]
