@@ -188,6 +188,41 @@ def test_scales_computed_from_the_shape_stay_float32_to_the_end():
     assert "2048" in reason(result, "double")
 
 
+def test_places_and_counts_in_a_float32_output_stay_float32():
+    places = [
+        node("TopK", ["x", "k"], ["best", "at"], "top"),
+        node("Cast", ["at"], ["ids"], "ids", to=F32),
+        node("Unsqueeze", ["ids", "last"], ["a"], "a"),
+        node("Unsqueeze", ["best", "last"], ["b"], "b"),
+        node("Concat", ["a", "b"], ["y"], "rows", axis=-1),
+    ]
+    weights = {"k": np.array([3]), "last": np.array([-1])}
+    feeds = {"x": np.arange(4096, dtype=np.float32)[None] / 4096}
+    result = check(build(places, {"x": [1, 4096]}, {"y": [1, 3, 2]}, weights), feeds)
+    assert {precision(result)[name] for name in ("ids", "a", "rows")} == {"float"}
+    assert run(result.model, feeds)["y"][0, :, 0].tolist() == [4095, 4094, 4093]
+
+    count = [
+        node("Greater", ["x", "none"], ["hit"], "hit"),
+        node("Cast", ["hit"], ["mask"], "mask", to=F32),
+        node("ReduceSum", ["mask"], ["y"], "count", keepdims=0),
+    ]
+    result = check(build(count, {"x": [1, 4096]}, {"y": []}, {"none": np.float32(0)}), feeds)
+    assert run(result.model, feeds)["y"] == 4095
+
+
+def test_sequences_are_no_tensors_to_measure():
+    nodes = [
+        node("Relu", ["x"], ["r"], "relu"),
+        node("SplitToSequence", ["r"], ["parts"], "parts", axis=1),
+        node("SequenceAt", ["parts", "first"], ["part"], "at"),
+        node("Exp", ["part"], ["y"], "exp"),
+    ]
+    model = build(nodes, {"x": [1, 2, 4]}, {"y": [1, 1, 4]}, {"first": np.int64(0)})
+    result = quantize_fp16(model, samples=[{"x": image(1, 2, 4)}])
+    assert precision(result) == {"relu": "fp16", "parts": "float", "at": "float", "exp": "fp16"}
+
+
 def test_clip_with_initializers_and_with_an_infinite_bound():
     weights = {"low": np.float32(0), "high": np.float32(6), "inf": np.float32(np.inf)}
     nodes = [node("Clip", ["x", "low", "high"], ["c"], "a"), node("Clip", ["c", "low", "inf"], ["y"], "b")]

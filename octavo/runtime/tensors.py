@@ -244,4 +244,5 @@ def images_within(model: ir.Model, most: float, at_most: int) -> int:
 
 
 def _is_float(value: ir.Value) -> bool:
-    return value.dtype == ir.DataType.FLOAT
+    # A sequence of tensors has their dtype, too.
+    return isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT

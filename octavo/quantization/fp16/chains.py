@@ -11,7 +11,9 @@ from octavo.quantization.fp16.schema import is_control_flow, is_float
 
 __all__ = ["guarded", "index_chains", "plain_moves", "scores"]
 
-# Integers of 8 bits are exact in float16.
+# Integers of 8 bits are exact in float16, their sums are not.
+SHORT = {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8}
+SUMS = frozenset({"CumSum", "ReduceSum"})
 INTEGERS = {ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum"})
 # Between an epsilon and the division that it is for.
@@ -40,13 +42,15 @@ class Planned(Protocol):
         ...
 
 
-def index_chains(graph: ir.Graph) -> list[ir.Node]:
-    """Nodes that compute integers in float32: sizes for a Resize, places from a TopK.
+def index_chains(graph: ir.Graph, *, keep_io: bool) -> list[ir.Node]:
+    """Nodes that compute integers in float32: sizes for a Resize, places from a TopK, counts of pixels.
 
-    1. It starts at a Cast from an integer wider than 8 bits.
+    1. It starts at a Cast from an integer wider than 8 bits, or from any other that is summed.
     2. It runs on through nodes whose every non-constant float input is in the chain; a layer with weights ends it.
-    3. It counts only if it comes back to integers (a Cast) or to a size that must be float32 (`scales` of Resize).
+    3. It counts only if it comes back to integers (a Cast) or to a size that must be float32 (`scales` of Resize), or reaches a
+       graph output that stays float32 (`keep_io`), straight or through nodes that only move values; these are in it, too.
     """
+    moving = _moving_to_outputs(graph) if keep_io else set()
     begun: dict[ir.Node, None] = {}
     for node in graph:
         if _starts(node) or _continues(node, begun):
@@ -54,10 +58,26 @@ def index_chains(graph: ir.Graph) -> list[ir.Node]:
     arrived: set[ir.Node] = set()
     for node in reversed(list(begun)):
         for output in node.outputs:
+            if keep_io and output.is_graph_output() and is_float(output):
+                arrived.add(node)
             for use in output.uses():
-                if use.node in arrived or _ends(use.node, use.idx):
+                if use.node in arrived or use.node in moving or _ends(use.node, use.idx):
                     arrived.add(node)
-    return [node for node in begun if node in arrived]
+    for node in graph:
+        if node in moving and any(value is not None and value.producer() in arrived for value in node.inputs):
+            arrived.add(node)
+    return [node for node in graph if node in arrived]
+
+
+def _moving_to_outputs(graph: ir.Graph) -> set[ir.Node]:
+    """Nodes that only move values, and from which others like them lead to a graph output."""
+    found: set[ir.Node] = set()
+    for node in reversed(list(graph)):
+        if node.op_type in MOVES and any(
+            output.is_graph_output() or any(use.node in found for use in output.uses()) for output in node.outputs
+        ):
+            found.add(node)
+    return found
 
 
 def guarded(graph: ir.Graph, guards: Iterable[ir.Node]) -> dict[ir.Node, ir.Node]:
@@ -141,7 +161,10 @@ def plain_moves(graph: ir.Graph, plan: Mapping[ir.Node, Planned], *, keep_io: bo
 
 
 def _starts(node: ir.Node) -> bool:
-    return node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].dtype in INTEGERS and is_float(node.outputs[0])
+    if node.op_type != "Cast" or node.inputs[0] is None or not is_float(node.outputs[0]):
+        return False
+    kind = node.inputs[0].dtype
+    return kind in INTEGERS or (kind in SHORT and any(use.node.op_type in SUMS for use in node.outputs[0].uses()))
 
 
 def _continues(node: ir.Node, begun: Mapping[ir.Node, None]) -> bool:

@@ -85,7 +85,7 @@ def make_plan(model: ir.Model, kept: Mapping[str, str], *, keep_io: bool) -> dic
     for node, guard in guarded(model.graph, guards).items():
         if plan[node].half:
             plan[node] = _float(node, f"divides by what {guard.name} keeps from zero with a constant that is too small for float16")
-    for node in index_chains(model.graph):
+    for node in index_chains(model.graph, keep_io=keep_io):
         if plan[node].half:
             plan[node] = _float(node, "computes a size or an index: float16 holds integers up to 2048 only")
     for node in scores(model.graph, keep_io=keep_io):
