@@ -491,6 +491,23 @@ class TestBadBodies:
         refuse("calibrate", "is not the body that the manifest describes")
 
 
+@pytest.mark.parametrize("body", [None, Body("Colour", my_scale(name="Colour"), "file", "body.onnx")])
+def test_before_an_operator_on_integers_the_nearest_floats_are_put_out(body):
+    """Colours of an ArgMax's classes: what tells two models apart are the logits."""
+    text = """<ir_version: 8, opset_import: ["": 18, "acme": 1]> g (float[1, 3, 4, 4] x) => (float[1, 4, 4] y) {
+        [conv] logits = Conv(x, w) [best] classes = ArgMax<axis = 1, keepdims = 0>(logits) [colour] y = acme.Colour(classes) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onh.from_array(he(np.random.default_rng(0), 4, 3, 1, 1), "w"))
+    model = ir.from_proto(proto)
+    InferShapesPass()(model)
+    custom = CustomOps({"Colour": body})
+    assert custom.compared(model) == ["classes", "logits"]
+    assert [value.name for value in custom.whole(model).graph.outputs] == (["classes"] if body is None else ["y"])
+    back = custom.restore(custom.part(model), model)
+    assert [node.op_type for node in back.graph] == ["Conv", "ArgMax", "Colour"]
+    assert [value.name for value in back.graph.outputs] == ["y"]
+
+
 def test_null_cuts_what_has_a_shipped_body(tmp_path):
     model = ir.from_proto(detector())
     custom, notes = resolve(model, {"EfficientNMS_TRT": None}, 18)

@@ -34,8 +34,40 @@ def _boundary(cut_off: list[ir.Node]) -> list[ir.Value]:
     return [value for value in found if value.producer() is not None and value.producer() not in behind]
 
 
-def cut(model: ir.Model, chosen: Chosen) -> None:
+def _is_computed(value: ir.Value) -> bool:
+    return value.producer() is not None and value.producer().op_type != "Constant"
+
+
+def _is_float(value: ir.Value) -> bool:
+    """Whether a value is computed and is, as far as is known, a float32 tensor."""
+    if value.dtype is None:
+        return _is_computed(value)
+    return _is_computed(value) and isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT
+
+
+def _floats_before(values: list[ir.Value]) -> list[ir.Value]:
+    """The nearest float tensors that the values are computed from, in the order in which they are met."""
+    found: dict[ir.Value, None] = {}
+    seen, left = set(values), list(values)
+    while left:
+        producer = left.pop(0).producer()
+        for value in () if producer is None else reads(producer):
+            if _is_float(value):
+                found[value] = None
+            elif value not in seen:
+                seen.add(value)
+                left.append(value)
+    return list(found)
+
+
+def cut(model: ir.Model, chosen: Chosen, *, measured: bool) -> None:
     """Take the tail off in place: outputs that remain, then the boundary, are the outputs.
+
+    Args:
+        model: the graph.
+        chosen: what it is cut before.
+        measured: it is one that quantization measures. Where no output is float (a plugin colours the classes of an ArgMax), the
+            nearest float tensors before them are put out besides: integers do not tell how close two models are.
 
     Raises:
         SourceError: nothing that can be run remains.
@@ -47,7 +79,10 @@ def cut(model: ir.Model, chosen: Chosen) -> None:
     edge = _boundary(off)
     behind = set(off)
     remaining = [value for value in graph.outputs if value.producer() not in behind]
-    if not any(value.dtype in (None, ir.DataType.FLOAT) for value in (*remaining, *edge) if value.producer() is not None):
+    counts = _is_float if measured else _is_computed
+    if measured and not any(map(_is_float, (*remaining, *edge))):
+        edge += _floats_before([*remaining, *edge])
+    if not any(map(counts, (*remaining, *edge))):
         raise SourceError(
             f"nothing lies before the custom operator {operator(off[0])!r} (node {off[0].name!r}), where the graph would be cut",
             f"a body lets what lies behind it count: `source.custom_ops: {{{operator(off[0])}: file.onnx}}`",

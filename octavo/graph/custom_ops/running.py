@@ -88,7 +88,7 @@ class CustomOps:
         if not self.bodies:
             return model
         copy = self.attached(model)
-        cut(copy, self._without_body(copy))
+        cut(copy, self._without_body(copy), measured=False)
         return copy
 
     def part(self, model: ir.Model) -> ir.Model:
@@ -100,7 +100,7 @@ class CustomOps:
         if not self.bodies:
             return model
         copy = self.attached(model)
-        cut(copy, self._ends(copy))
+        cut(copy, self._ends(copy), measured=True)
         return copy
 
     def restore(self, made: ir.Model, original: ir.Model) -> ir.Model:
