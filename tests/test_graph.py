@@ -16,6 +16,7 @@ from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass
 from octavo.graph.passes.scope_names import SCOPES, ScopeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
+from octavo.graph.precision import check_weights
 from octavo.graph.protos import branchless, leading_to
 
 
@@ -579,6 +580,8 @@ def test_image_input_lists_the_inputs_when_it_cannot_choose(inputs, name, says):
         ("q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)", True),
         ("q, t, u = DynamicQuantizeLinear(x) y = Cast<to=1>(q)", True),
         ("y = com.microsoft.QLinearSigmoid(x, s, z, s, z)", True),
+        ("y = com.microsoft.DynamicQuantizeMatMul(x, z, s)", True),
+        ("y = com.microsoft.MatMulNBits<K = 2, N = 1, bits = 8, block_size = 16>(x, z, s)", True),
     ],
 )
 def test_what_is_quantized_already_is_refused(body, expected):
@@ -593,6 +596,30 @@ def test_what_is_quantized_already_is_refused(body, expected):
             check_float(model)
     else:
         check_float(model)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("f = Cast<to = 1>(codes) m = Mul(f, scale) y = MatMul(x, m)", "weights of MatMul 'without a name' are codes of 8 bits"),
+        ("m = Cast<to = 1>(half) y = MatMul(x, m)", "weights of MatMul 'without a name' are float16"),
+        ("h = Cast<to = 10>(x) m = MatMul(h, half) y = Cast<to = 1>(m)", "weights of MatMul 'without a name' are float16"),
+        # An image of bytes, a grid of places, and a kernel of whole numbers are FP32 networks' own.
+        ("f = Cast<to = 1>(codes) m = Mul(f, scale) y = Add(x, m)", ""),
+        ("f = Cast<to = 1>(codes) y = MatMul(x, f)", ""),
+        ("b = Cast<to = 2>(x) f = Cast<to = 1>(b) m = Mul(f, scale) y = MatMul(x, m)", ""),
+    ],
+)
+def test_layers_with_rounded_weights_are_refused(made, says):
+    model = text(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[2, 2] x) => (float[2, 2] y)
+        <int8[2, 2] codes = {{1, -2, 3, 127}}, float scale = {{0.1}}, float16[2, 2] half = {{1, 2, 3, 4}}> {{ {made} }}"""
+    )
+    if not says:
+        check_weights(model)
+        return
+    with pytest.raises(SourceError, match=f"quantized already: {says}"):
+        check_weights(model)
 
 
 @pytest.mark.parametrize(("slopes", "ops"), [([0.25, 1.0, -0.5], ["Mul", "Max"]), ([0.25, 1.5, 0.0], ["PRelu"])])

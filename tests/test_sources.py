@@ -508,6 +508,12 @@ def test_an_onnx_file_with_external_data_is_taken_in(tmp_path):
             "quantized already",
         ),
         (
+            """<ir_version: 8, opset_import: ["": 18]> g (float[1,3,4,4] x) => (float16[1,3,4,4] y)
+            <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> {
+                h = Cast<to = 10>(x) v = Cast<to = 10>(w) [layer] y = MatMul(h, v) }""",
+            "weights of MatMul 'layer' are float16",
+        ),
+        (
             '<ir_version: 8, opset_import: ["": 18]> g (float[1,3,4,4] a, float[1,3,4,4] b) => (float[1,3,4,4] y) { y = Add(a,b) }',
             "several inputs",
         ),

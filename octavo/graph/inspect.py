@@ -12,10 +12,15 @@ __all__ = ["check_float", "check_supported", "custom_ops", "image_input", "quant
 # Domains, besides ONNX's own, with kernels in every ONNX Runtime for CPUs.
 RUNTIME_DOMAINS = frozenset({"ai.onnx.ml", "com.microsoft"})
 IMAGE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UINT8})
+# Those of com.microsoft with weights alone in codes.
+QUANTIZED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulFpQ4", "MatMulNBits"})
 # Operators of an integer graph; QLinearConv, QLinearMatMul and com.microsoft's QLinear* and QGemm begin alike.
-QUANTIZED_OPS = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "QAttention"}
-)
+# fmt: off
+QUANTIZED_OPS = QUANTIZED_WEIGHTS | frozenset((
+    "ConvInteger", "DequantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger",
+    "MatMulIntegerToFloat", "QAttention", "QGemm", "QuantizeLinear",
+))
+# fmt: on
 SHOWN = 5
 
 

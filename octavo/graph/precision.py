@@ -9,16 +9,18 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from octavo.graph.inspect import QUANTIZED_OPS
+from octavo.errors import SourceError
+from octavo.graph.inspect import QUANTIZED_OPS, QUANTIZED_WEIGHTS, check_float
 from octavo.graph.macs import stored_in
 
-__all__ = ["Precision", "forms_of", "precision_of", "type_name"]
+__all__ = ["Precision", "check_weights", "forms_of", "precision_of", "type_name"]
 
 _NAMES = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
 _INTEGER = frozenset({"ConvInteger", "MatMulInteger", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"})
-_DYNAMIC = frozenset({"DynamicQuantizeMatMul"})
+_DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 # They take codes as they are, or weights alone as codes.
 _MIXED = frozenset({"MatMulIntegerToFloat"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 # A DQ in front of one of these restores the layer's data all the same.
 _MOVES = frozenset({"Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _WEIGHTS = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
@@ -84,14 +86,16 @@ def precision_of(node: ir.Node) -> Precision:
 def forms_of(model: ir.Model) -> list[str]:
     """How a graph is quantized; [] for FP32.
 
-    `qdq`, `qoperator`, `dynamic`, `float16`, `weights` (8 bits or float16 in the file, restored by Cast).
+    `qdq`, `qoperator`, `dynamic`, `float16`, `weights` (8 bits or fewer, or float16, in the file; restored by Cast or
+    by the operator that reads them).
     """
     found: dict[str, None] = {}
     operators = {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}
     if "QuantizeLinear" in operators and "DequantizeLinear" in operators:
         found["qdq"] = None
     if any(
-        op in QUANTIZED_OPS - {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"} or op.startswith("QLinear")
+        op in QUANTIZED_OPS - QUANTIZED_WEIGHTS - {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
+        or op.startswith("QLinear")
         for op in operators
     ):
         found["dynamic" if operators & {"DynamicQuantizeLinear", *_DYNAMIC} else "qoperator"] = None
@@ -104,9 +108,53 @@ def forms_of(model: ir.Model) -> list[str]:
     if any(use.node.op_type != "Cast" for value in halves for use in value.uses()):
         found["float16"] = None
         restored -= {ir.DataType.FLOAT16}
-    if restored & {*_EIGHT, ir.DataType.FLOAT16}:
+    if restored & {*_EIGHT, ir.DataType.FLOAT16} or operators & QUANTIZED_WEIGHTS:
         found["weights"] = None
     return list(found)
+
+
+def check_weights(model: ir.Model) -> None:
+    """Refuse a graph that is quantized already (`octavo.graph.inspect.check_float`), or whose layers have rounded weights.
+
+    1. Codes of 8 bits that Cast and Mul bring back to float: as operators they are arithmetic that any network may have, as weights
+       of a layer they are INT8.
+    2. float16, whether the layer computes in it or a Cast restores them.
+
+    Call it before constants are folded, which hides the first, and after it, which shows the weights that a Cast rounds.
+
+    Raises:
+        SourceError: naming a layer, and how many there are.
+    """
+    check_float(model)
+    found = [
+        (node, kind)
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if node.op_type in _WEIGHTED and node.domain in ("", "ai.onnx")
+        for kind in map(_rounded, node.inputs[:2])
+        if kind
+    ]
+    if found:
+        node, kind = found[0]
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise SourceError(
+            f"the graph is quantized already: weights of {node.op_type} {node.name or 'without a name'!r}{more} are {kind}",
+            "give the FP32 model that it was made from (`source.file`); everything here starts from FP32",
+        )
+
+
+def _rounded(value: ir.Value | None) -> str:
+    """`float16`, or `codes of 8 bits`, where a layer's constant operand is stored in them; else ""."""
+    weights = stored_in(value)
+    if weights is None:
+        return ""
+    if weights.dtype == ir.DataType.FLOAT16:
+        return "float16"
+    return "codes of 8 bits" if weights.dtype in _EIGHT and _scaled(value) else ""
+
+
+def _scaled(value: ir.Value | None) -> bool:
+    node = value.producer() if value is not None else None
+    return node is not None and (node.op_type == "Mul" or any(map(_scaled, node.inputs)))
 
 
 def _codes_of(value: ir.Value | None) -> ir.DataType | None:

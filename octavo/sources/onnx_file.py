@@ -12,10 +12,11 @@ import onnx_ir as ir
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
 from octavo.graph.custom_ops import LAYERS, CustomOps, resolve
-from octavo.graph.inspect import check_float, image_input
+from octavo.graph.inspect import image_input
 from octavo.graph.io import load, save
 from octavo.graph.passes.batch import DynamicBatchPass
 from octavo.graph.passes.shapes import InferShapesPass
+from octavo.graph.precision import check_weights
 from octavo.params.grammar import Input, OnnxSource
 from octavo.sources.fetched import Fetched
 
@@ -71,9 +72,10 @@ def cleaned(source: OnnxSource, image_name: str | None = None) -> Cleaned:
     model = load(source.file)
     try:
         custom, about = resolve(model, source.custom_ops, source.opset)
-        check_float(model)
+        check_weights(model)
         model = custom.isolated(model)
         notes = about + clean(model, source.opset)
+        check_weights(model)
         image = image_input(model, image_name)
         if source.dynamic_batch and DynamicBatchPass(image)(model).modified:
             notes.append("the fixed batch dimension was made dynamic")
