@@ -36,7 +36,8 @@ def main() -> None:
             fetched = fetch(spec.source, spec.input, folder, [tensor for _, tensor in samples])
         custom = fetched.custom_ops
         with custom.files({"fp32": folder / MODEL}) as runs:
-            session = Session(runs["fp32"])
+            # Errors name the setting, or where the file will lie: what is loaded lies in a temporary folder.
+            session = Session(runs["fp32"], name=custom.described() or str(variant_dir(chosen.model, "fp32") / MODEL))
         feeds = Feeds.of(session.signature, fetched.input_name, spec.input)
         refuse_fixed_sides(session.input_shapes[fetched.input_name], spec.input, f"models.{chosen.model}.input")
         made = {

@@ -425,11 +425,14 @@ def test_layers_behind_an_operator_with_a_body_are_quantized(project, domain):
 
 
 class TestBadBodies:
-    def export(self, *parts, body=None, **ops):
+    def export(self, *parts, **body):
+        return self.export_any("small.onnx: ", *parts, **body)
+
+    def export_any(self, *parts, body=None, **ops):
         if body is not None:
             Path("scale.onnx").write_bytes(body)
         params(source={"kind": "onnx", "file": "small.onnx", "custom_ops": ops or {"MyScale": "scale.onnx"}})
-        return refuse("export", "small.onnx: ", *parts)
+        return refuse("export", *parts)
 
     def test_files(self, project):
         scaled_network(project)
@@ -455,6 +458,23 @@ class TestBadBodies:
         self.export("uses Gelu, which is no operator of opset 18", body=my_scale(nodes=later, opset=20))
         foreign = [oh.make_node("Other", ["x"], ["y"], domain="acme")]
         self.export("uses acme.Other, which is neither ONNX nor in the file", body=my_scale(nodes=foreign))
+
+    def test_one_that_onnx_runtime_cannot_load(self, project):
+        scaled_network(project)
+        own = [oh.make_node("MyScale", ["x"], ["y"], domain="any.domain")]
+        self.export_any("the graph with the body of source.custom_ops.MyScale: scale.onnx", body=my_scale(nodes=own))
+
+    @pytest.mark.parametrize(
+        ("nodes", "says"),
+        [
+            ([oh.make_node("Add", ["x", "nothing"], ["y"])], "is not valid ONNX: .* input 'nothing'"),
+            ([oh.make_node("Neg", ["t"], ["y"]), oh.make_node("Mul", ["x", "a"], ["t"])], "topologically sorted, .* input 't'"),
+            ([oh.make_node("Mul", ["x", "a"], ["z"])], "makes no output 'y'"),
+        ],
+    )
+    def test_one_that_is_no_function(self, nodes, says):
+        with pytest.raises(SourceError, match=f"scale.onnx: the function 'MyScale' .*{says}"):
+            Body("MyScale", my_scale(nodes=nodes), "file", "scale.onnx").check([], 18)
 
     def test_an_operator_that_the_graph_has_not(self, project):
         scaled_network(project)
@@ -515,6 +535,23 @@ def test_null_cuts_what_has_a_shipped_body(tmp_path):
     assert [value.name for value in custom.whole(model).graph.outputs] == ["boxes", "scores"]
     assert len(list(model.graph)) == 13, "the model itself is left as it is"
     assert "has no body" in notes[0]
+
+
+def test_a_body_may_spell_the_domain_of_onnx_and_have_operators_of_onnx_runtime(tmp_path):
+    nodes = [
+        oh.make_node("Relu", ["x"], ["r"], domain="ai.onnx"),
+        oh.make_node("Binarizer", ["r"], ["y"], domain="ai.onnx.ml", threshold=1.5),
+    ]
+    opsets = [oh.make_opsetid("ai.onnx", 18), oh.make_opsetid("ai.onnx.ml", 3)]
+    function = oh.make_function("d", "Steps", ["x"], ["y"], nodes, opsets)
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { a = Neg(x) [steps] y = Steps(a) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    (tmp_path / "steps.onnx").write_bytes(serialized([function]))
+    custom, _ = resolve(model, {"Steps": str(tmp_path / "steps.onnx")}, 18)
+    whole = custom.whole(model)
+    assert "ai.onnx" not in whole.opset_imports
+    outputs = Session(ir.to_proto(whole).SerializeToString()).run({"x": np.array([-1, -2], np.float32)})
+    np.testing.assert_array_equal(outputs["y"], np.array([0, 1], np.float32))
 
 
 def test_two_bodies_with_different_helpers_of_one_name():

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from octavo.errors import SourceError
 from octavo.files import sha256_bytes
 from octavo.graph.custom_ops.names import ONNX
+from octavo.graph.inspect import RUNTIME_DOMAINS
 
 __all__ = ["Body", "read_body", "serialized", "shipped_body"]
 
@@ -49,6 +50,10 @@ class Body:
     def functions(self) -> list[onnx.FunctionProto]:
         """The operator's function, first, and the others of the file."""
         found = list(onnx.load_from_string(self.data).functions)
+        for function in found:
+            # ONNX's domain has two spellings; ONNX Runtime's tools look for one of them.
+            for part in (*_nodes(function.node), *function.opset_import):
+                part.domain = "" if part.domain in ONNX else part.domain
         return sorted(found, key=lambda function: function.name != self.op_type)
 
     def check(self, nodes: Sequence[ir.Node], opset: int) -> list[str]:
@@ -62,7 +67,7 @@ class Body:
             Notes: attributes of nodes that the body has no word for.
 
         Raises:
-            SourceError: inputs, outputs or attributes do not fit, or an operator in it is none of this opset.
+            SourceError: inputs, outputs or attributes do not fit, an operator in it is none of this opset, or it is not valid ONNX.
         """
         function = self.functions()[0]
         ignored: set[str] = set()
@@ -86,6 +91,7 @@ class Body:
             ignored |= set(node.attributes) - known
         for part in self.functions():
             self._check_operators(part, opset)
+            self._check_form(part)
         return [f"{self.op_type}'s body takes no account of its attribute {name!r}" for name in sorted(ignored)]
 
     def _check_operators(self, function: onnx.FunctionProto, opset: int) -> None:
@@ -93,7 +99,7 @@ class Body:
         for node in _nodes(function.node):
             if node.domain not in ONNX:
                 # ONNX Runtime's own operators are not in the onnx package: loading the model tells.
-                if node.op_type not in called and node.domain != "com.microsoft":
+                if node.op_type not in called and node.domain not in RUNTIME_DOMAINS:
                     raise self._unfit(
                         f"uses {node.domain}.{node.op_type}, which is neither ONNX nor in the file", "put that function in, too"
                     )
@@ -108,6 +114,16 @@ class Body:
                     f"uses {node.op_type} with {what}, which opset {opset} does not have; the model is read at that opset",
                     _rewrite(opset),
                 )
+
+    def _check_form(self, function: onnx.FunctionProto) -> None:
+        mend = "write the function so that each of its nodes stands behind those it reads, and each output is made"
+        try:
+            onnx.checker.check_function(function)
+        except onnx.checker.ValidationError as error:
+            raise self._unfit(f"is not valid ONNX: {' '.join(str(error).split())}", mend) from error
+        unmade = sorted(set(function.output) - {name for node in function.node for name in node.output} - set(function.input))
+        if unmade:
+            raise self._unfit(f"makes no output {unmade[0]!r}", mend)
 
     def _unfit(self, problem: str, mend: str) -> SourceError:
         return SourceError(f"{self.where}: the function {self.op_type!r} {problem}", mend)

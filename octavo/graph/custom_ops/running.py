@@ -83,6 +83,11 @@ class CustomOps:
             for op_type, body in self.bodies.items()
         }
 
+    def described(self) -> str | None:
+        """What errors call a graph with the bodies in it; None where it has none."""
+        bodies = [body.where for body in self.bodies.values() if body is not None]
+        return f"the graph with the body of {', '.join(bodies)}" if bodies else None
+
     def whole(self, model: ir.Model) -> ir.Model:
         """A copy that runs: bodies attached, cut where there is none; the model itself where it has no custom operator."""
         if not self.bodies:
