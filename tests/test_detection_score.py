@@ -155,6 +155,16 @@ class TestScore:
         assert reference.about() == {"decoder": "yolov8"}
         assert variant.resampled(np.array([[1], [3]])) == pytest.approx([1, 1])
 
+    def test_a_model_is_like_itself_however_many_boxes_of_a_class_there_are(self):
+        corner = np.stack(np.meshgrid(np.arange(15), np.arange(10)), axis=-1).reshape(-1, 2) * 4.0
+        flat = [[0, 0, 10, 0], [64, 0, 64, 10]]
+        boxes = Boxes.of(np.concatenate([np.hstack([corner, corner + 3]), flat]), np.linspace(0.9, 0.5, 152), np.zeros(152))
+        score = DetectionScore(TASK, SPEC)
+        score.found, score.truth = [boxes], [None]
+        figures = score.metrics(score)
+        assert figures["match_f1"] == score.likeness(score, 0) == 1
+        assert figures["sure_boxes"] == 150, "boxes without area are none"
+
     def test_a_missed_a_moved_and_a_false_box(self):
         moved = yolo([(0, 0, 20, 16, 0, 0.7), (5, 40, 20, 60, 1, 0.6)])
         reference, variant = self.both(moved, self.truth)

@@ -19,8 +19,6 @@ __all__ = ["IOUS", "SAME", "Matches", "matched", "overlaps"]
 IOUS = np.linspace(0.5, 0.95, 10)
 # Of two boxes that are the same object.
 SAME = np.array([0.5])
-# Found boxes of a class that count in one image.
-_MOST = 100
 _FREE = -1
 
 
@@ -56,19 +54,20 @@ def overlaps(first: np.ndarray, second: np.ndarray, crowd: np.ndarray | None = N
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 
-def matched(found: Boxes, truth: Objects, thresholds: np.ndarray = IOUS) -> Matches:
+def matched(found: Boxes, truth: Objects, thresholds: np.ndarray = IOUS, most: int | None = None) -> Matches:
     """Assign one image's found boxes to its annotated ones.
 
     Args:
         found: by falling score.
         truth: the annotated boxes.
         thresholds: least IoU of a pair, rising, one assignment each.
+        most: found boxes of a class that count; None for all.
     """
     # As pycocotools: an IoU of exactly 1 must pass a threshold of 1.
     bounds = np.minimum(thresholds, 1 - 1e-10)
     places, partners, best = [], [], []
     for kind in np.unique(found.classes):
-        mine = np.flatnonzero(found.classes == kind)[:_MOST]
+        mine = np.flatnonzero(found.classes == kind)[:most]
         theirs = np.flatnonzero(truth.classes == kind)
         partner = np.full((len(bounds), len(mine)), _FREE)
         iou = np.zeros(len(mine))

@@ -15,6 +15,8 @@ from octavo.tasks.detection.matching import IOUS, matched
 __all__ = ["Curves"]
 
 RECALLS = np.linspace(0.0, 1.0, 101)
+# Found boxes of a class that count in one image, as COCO has it.
+_MOST = 100
 # Resamples times boxes of one class at once: bounds the memory.
 _CELLS = 4_000_000
 
@@ -45,7 +47,7 @@ class Curves:
 
     def __init__(self, truth: Sequence[Objects], found: Sequence[Boxes]) -> None:
         self.images = len(truth)
-        pairs = [matched(boxes, objects) for boxes, objects in zip(found, truth, strict=True)]
+        pairs = [matched(boxes, objects, most=_MOST) for boxes, objects in zip(found, truth, strict=True)]
         image = np.repeat(np.arange(self.images), [len(pair.found) for pair in pairs])
         kinds = _joined([boxes.classes[pair.found] for boxes, pair in zip(found, pairs, strict=True)], np.int64)
         scores = _joined([boxes.scores[pair.found] for boxes, pair in zip(found, pairs, strict=True)], np.float64)

@@ -143,8 +143,7 @@ class DetectionScore:
         return [drawn_found(shown.photo, shown.scale, self._found(shown.item, outputs), truth)]
 
     def _found(self, item: Item, outputs: Outputs) -> Boxes:
-        boxes = detect(outputs, self.family, Frame.of(*item.shape, self.spec), self.task)
-        return boxes.taken(boxes.scores >= self.task.sure)
+        return self._surest(detect(outputs, self.family, Frame.of(*item.shape, self.spec), self.task))
 
     def _as_truth(self, place: int) -> Objects:
         boxes = self._sure(place)
@@ -160,8 +159,11 @@ class DetectionScore:
         return rows if any((~self.truth[place].crowd).any() for place in rows) else []
 
     def _sure(self, place: int) -> Boxes:
-        boxes = self.found[place]
-        return boxes.taken(boxes.scores >= self.task.sure)
+        return self._surest(self.found[place])
+
+    def _surest(self, boxes: Boxes) -> Boxes:
+        """Those to compare and to draw; a box without area, as one beyond the photo's edge, overlaps nothing, not even itself."""
+        return boxes.taken((boxes.scores >= self.task.sure) & (boxes.xyxy[:, 2:] > boxes.xyxy[:, :2]).all(axis=1))
 
     def _compared(self, reference: DetectionScore, place: int) -> tuple[np.ndarray, np.ndarray, int]:
         """(IoU and difference of score of each pair of partners, number of sure boxes of both)."""
