@@ -129,6 +129,9 @@ class TestFamilies:
         assert classes is None or classes(outputs, SMALL) == 2
         # Without the maps the same rows would have coefficients for scores.
         assert not FAMILIES[family].fits({"output0": values}, SMALL)
+        # More maps than a row has columns are none of these.
+        outputs["output1"] = np.zeros((1, 32, SMALL[0] // 4, SMALL[1] // 4), np.float32)
+        assert not FAMILIES[family].fits(outputs, SMALL)
 
     @pytest.mark.parametrize(("shape", "size"), [((1, 56, 8400), (640, 640)), ((1, 300, 57), (640, 640))])
     def test_key_points_are_no_classes(self, shape, size):
@@ -170,6 +173,54 @@ class TestFamilies:
         assert found.xyxy == pytest.approx(np.array([[32, 8, 96, 24]]))
         assert found.scores == pytest.approx([1 / (1 + np.exp(-2))])
         assert found.classes.tolist() == [2]
+
+    @pytest.mark.parametrize("classes", [1, 2])
+    def test_whole_boxes_in_shares_are_not_read_in_pixels(self, classes):
+        rows = np.random.default_rng(0).uniform(0, 1, (1, 300, 6)).astype(np.float32)
+        rows[..., 5] = np.arange(300) % classes
+        rows[0, 0] = [0.5, 0.25, 0.5, 0.25, 0.9, classes - 1]
+        assert family_of({"output0": rows}, SMALL).name == "rtdetr-chosen"
+        found = decoded("rtdetr-chosen", {"output0": rows}, (64, 128))
+        assert found.xyxy[0] == pytest.approx([32, 8, 96, 24])
+        assert (found.scores[0], found.classes[0]) == (pytest.approx(0.9), classes - 1)
+        side_by_side = {"output0": np.random.default_rng(0).uniform(0, 1, (1, 300, 4 + classes)).astype(np.float32)}
+        assert family_of(side_by_side, SMALL).name == "rtdetr"
+        assert FAMILIES["rtdetr"].classes(side_by_side, SMALL) == classes
+        as_corners = np.concatenate([rows[..., :2] / 2, rows[..., :2] / 2 + 0.2, rows[..., 4:]], axis=2)
+        with pytest.raises(DataError, match="of no known family"):
+            family_of({"output0": as_corners}, SMALL)
+
+    @pytest.mark.parametrize("names", [("logits", "pred_boxes"), ("a", "b")])
+    def test_four_classes_are_told_from_four_coordinates(self, names):
+        generator = np.random.default_rng(0)
+        boxes = generator.uniform(0, 1, (1, 300, 4)).astype(np.float32)
+        outputs = dict(zip(names, [generator.normal(-3, 3, (1, 300, 4)).astype(np.float32), boxes], strict=True))
+        assert family_of(outputs, SMALL).name == "rtdetr"
+        assert FAMILIES["rtdetr"].classes(outputs, SMALL) == 4
+        found = FAMILIES["rtdetr"].boxes(outputs, SMALL, 0)
+        assert (found.xyxy[:, 2:] - found.xyxy[:, :2]).max() <= 32
+        if names[0] == "logits":
+            outputs["last_hidden_state"] = np.zeros((1, 300, 256), np.float32)
+            assert len(decoded("rtdetr", outputs)) == len(found)
+        else:
+            with pytest.raises(DataError, match="of no known family"):
+                family_of({"a": boxes, "b": boxes}, SMALL)
+
+    def test_no_object_is_no_class(self):
+        logits = np.zeros((1, 100, 6), np.float32)
+        logits[..., 5] = 9
+        logits[0, 3] = [0, 12, 0, 0, 0, 10]
+        outputs = {"logits": logits, "pred_boxes": np.full((1, 100, 4), 0.5, np.float32)}
+        assert family_of(outputs, SMALL).name == "detr"
+        assert FAMILIES["detr"].classes(outputs, SMALL) == 5
+        found = decoded("detr", outputs)
+        assert found.classes.tolist() == [1]
+        assert found.scores == pytest.approx([1 / (1 + np.exp(-2))], abs=1e-3)
+
+    def test_a_score_rounded_above_one_is_no_logit(self):
+        scores = np.full((1, 300, 3), 0.01, np.float32)
+        scores[0, 0, 0] = 1.0004
+        assert len(decoded("rtdetr", {"boxes": np.full((1, 300, 4), 0.5, np.float32), "scores": scores})) == 1
 
     def test_ssd_leaves_its_background_out(self):
         boxes, scores = np.zeros((1, 4420, 4), np.float32), np.zeros((1, 4420, 2), np.float32)

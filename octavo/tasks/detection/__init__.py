@@ -30,7 +30,9 @@ FAMILIES = {
         yolox.FAMILY,
         yolox.DECODED,
         yolov10.FAMILY,
+        rtdetr.CHOSEN,
         rtdetr.FAMILY,
+        rtdetr.SOFTMAX,
         ssd.FAMILY,
     )
 }

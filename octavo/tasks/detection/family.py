@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,19 @@ import numpy as np
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["Family", "Rows", "Size", "are_scores", "cells", "centres", "coefficients", "only", "sigmoid"]
+__all__ = [
+    "Family",
+    "Rows",
+    "Size",
+    "are_scores",
+    "boxes_and_scores",
+    "cells",
+    "centres",
+    "coefficients",
+    "only",
+    "outside",
+    "sigmoid",
+]
 
 # (rows, columns) of the network's input, in pixels.
 Size = tuple[int, int]
@@ -19,6 +31,9 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 # How far rounding may take a score out of 0 to 1.
 _ROUNDED = 0.1
+# What exporters call boxes, and scores or logits, the surest names first.
+_BOXES = ("pred_boxes", "boxes", "bboxes")
+_SCORES = ("logits", "pred_logits", "scores")
 
 
 @dataclass(frozen=True)
@@ -59,18 +74,64 @@ def only(outputs: Outputs, rank: int) -> np.ndarray | None:
     return found[0] if len(found) == 1 else None
 
 
-def coefficients(outputs: Outputs, size: Size) -> int:
+def boxes_and_scores(outputs: Outputs, off: Callable[[np.ndarray], float]) -> tuple[np.ndarray, np.ndarray] | None:
+    """One image's boxes n x 4 and scores (or logits) n x c, of outputs that have them apart, 1 x n x 4 and 1 x n x c.
+
+    They are told apart by their columns; where that leaves a choice (four classes, or further outputs), by their names; where these
+    say nothing, and there are two, by their values.
+
+    Args:
+        outputs: one image's.
+        off: how far values are from what boxes are in this family, or from what scores are not.
+
+    Returns:
+        Both; None where there are no such two, or nothing tells which is which.
+    """
+    values = {name: value[0] for name, value in outputs.items() if value.ndim == 3 and value.shape[0] == 1}
+    found = _by_columns(list(values.values())) or _by_name(values) or _by_values(list(values.values()), off)
+    return found if found and found[0].shape[1] == 4 and len(found[0]) == len(found[1]) else None
+
+
+def _by_columns(values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
+    boxes = [value for value in values if value.shape[1] == 4]
+    others = [value for value in values if value.shape[1] != 4]
+    return (boxes[0], others[0]) if len(boxes) == len(others) == 1 else None
+
+
+def _by_name(values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
+    boxes, scores = ([values[name] for name in names if name in values] for names in (_BOXES, _SCORES))
+    return (boxes[0], scores[0]) if boxes and scores else None
+
+
+def _by_values(values: list[np.ndarray], off: Callable[[np.ndarray], float]) -> tuple[np.ndarray, np.ndarray] | None:
+    if len(values) != 2 or off(values[0]) == off(values[1]):
+        return None
+    return tuple(sorted(values, key=off))
+
+
+def coefficients(outputs: Outputs, size: Size, columns: int) -> int:
     """How many columns at the end of a row weigh the maps of instance segmentation; 0 without such maps.
 
     They stand beside the rows, 1 x m x rows / 4 x columns / 4, and a box's mask is their sum, weighted (YOLACT, arXiv:1904.02689).
+
+    Args:
+        outputs: one image's.
+        size: (rows, columns) of the network's input.
+        columns: of a row; a row has a box and a score beside its coefficients, so that other maps of that size are none of these.
     """
     maps = only(outputs, 4)
-    return maps.shape[1] if maps is not None and maps.shape[2:] == (size[0] // 4, size[1] // 4) else 0
+    found = maps is not None and maps.shape[2:] == (size[0] // 4, size[1] // 4) and maps.shape[1] <= columns - 5
+    return maps.shape[1] if found else 0
 
 
 def are_scores(values: np.ndarray) -> bool:
     """Whether all may be scores from 0 to 1, rounded somewhat: key points, angles and coefficients of masks are not."""
     return not ((values < -_ROUNDED).any() or (values > 1 + _ROUNDED).any())
+
+
+def outside(values: np.ndarray) -> float:
+    """How far the farthest value lies outside of 0 to 1; 0 where none does."""
+    return max(0.0, -float(values.min(initial=0.0)), float(values.max(initial=1.0)) - 1)
 
 
 def cells(size: Size, strides: Sequence[int]) -> int:

@@ -1,17 +1,20 @@
-"""RT-DETR, RT-DETRv2 and D-FINE: queries, each a box in shares of the image, and no suppression."""
+"""RT-DETR, RT-DETRv2 and D-FINE: queries, each a box in shares of the image, and no suppression.
+
+DETR's first kind (https://arxiv.org/abs/2005.12872) has the same shapes: its queries have one more class, "no object", and softmax.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Size, only, sigmoid
+from octavo.tasks.detection.family import Family, Size, are_scores, boxes_and_scores, only, outside, sigmoid
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["CHOSEN", "FAMILY", "SOFTMAX"]
 
 # Queries at most, grids of cells have more rows; and columns that boxes and classes may be.
-_MOST, _COLUMNS = 1000, range(7, 2000)
+_MOST, _COLUMNS = 1000, range(5, 2000)
 # A share of the image that no box has; of boxes in pixels nearly all have more.
 _FAR = 4.0
 
@@ -20,28 +23,68 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
     """(boxes, scores or logits), queries x 4 and queries x classes; None where the shapes are others."""
     rows = only(outputs, 3)
     if rows is not None:
-        # Ultralytics' export puts boxes and scores side by side; six columns are a box that is whole.
+        # Older exports by ultralytics put boxes and scores side by side.
         return (rows[0, :, :4], rows[0, :, 4:]) if rows.shape[1] <= _MOST and rows.shape[2] in _COLUMNS else None
-    values = [value[0] for value in outputs.values() if value.ndim == 3 and value.shape[0] == 1]
-    boxes = [value for value in values if value.shape[1] == 4]
-    others = [value for value in values if value.shape[1] != 4]
-    if len(boxes) != 1 or len(others) != 1 or len(boxes[0]) != len(others[0]) or len(boxes[0]) > _MOST:
-        return None
-    return boxes[0], others[0]
+    parts = boxes_and_scores(outputs, outside)
+    return parts if parts is not None and len(parts[0]) <= _MOST else None
+
+
+def _in_shares(outputs: Outputs) -> bool:
+    parts = _parts(outputs)
+    # Six columns whose last is a class are a box that is whole.
+    whole = parts is not None and only(outputs, 3) is not None and parts[1].shape[1] == 2 and _are_classes(parts[1][:, 1])
+    return parts is not None and not whole and not (np.abs(parts[0]) > _FAR).any()
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
-    parts = _parts(outputs)
-    return parts is not None and not (np.abs(parts[0]) > _FAR).any()
+    return _in_shares(outputs) and not _has_no_object(_parts(outputs)[1])
+
+
+def _fits_softmax(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001
+    return _in_shares(outputs) and _parts(outputs)[1].shape[1] > 1 and not are_scores(_parts(outputs)[1])
+
+
+def _has_no_object(logits: np.ndarray) -> bool:
+    """Whether most queries are sure of the last class: "no object", for no photo shows so many of one kind."""
+    return logits.shape[1] > 1 and bool(((logits.argmax(axis=1) == logits.shape[1] - 1) & (logits[:, -1] > 1)).mean() > 0.5)
+
+
+def _are_classes(values: np.ndarray) -> bool:
+    return bool((values == np.rint(values)).all())
+
+
+def _best(boxes: np.ndarray, scores: np.ndarray, size: Size, least: float) -> Boxes:
+    boxes = boxes.astype(np.float64) * np.tile(size[::-1], 2)
+    # As many as there are queries, over all classes: what these networks are trained to rank.
+    return Boxes.above(corners(boxes[:, :2], boxes[:, 2:]), scores, least).best(len(boxes))
 
 
 def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
     boxes, scores = _parts(outputs)
-    if scores.min(initial=0.0) < 0 or scores.max(initial=0.0) > 1:
-        scores = sigmoid(scores)
-    boxes = boxes.astype(np.float64) * np.tile(size[::-1], 2)
-    # As many as there are queries, over all classes: what these networks are trained to rank.
-    return Boxes.above(corners(boxes[:, :2], boxes[:, 2:]), scores, least).best(len(boxes))
+    return _best(boxes, scores if are_scores(scores) else sigmoid(scores), size, least)
+
+
+def _decode_softmax(outputs: Outputs, size: Size, least: float) -> Boxes:
+    boxes, logits = _parts(outputs)
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return _best(boxes, (weights / weights.sum(axis=1, keepdims=True))[:, :-1], size, least)
+
+
+def _fits_chosen(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001
+    rows = only(outputs, 3)
+    if rows is None or rows.shape[2] != 6 or rows.shape[1] > _MOST:
+        return False
+    boxes, classes = rows[0, :, :4], rows[0, :, 5]
+    # Right of left in every row, these would be corners in shares.
+    are_corners = (boxes[:, 2:] > boxes[:, :2]).all()
+    return are_scores(rows[0, :, :5]) and _are_classes(classes) and bool((classes >= 0).all()) and not are_corners
+
+
+def _decode_chosen(outputs: Outputs, size: Size, least: float) -> Boxes:
+    rows = only(outputs, 3)[0].astype(np.float64)
+    rows = rows[np.nan_to_num(rows[:, 4], nan=0.0) > least]
+    boxes = rows[:, :4] * np.tile(size[::-1], 2)
+    return Boxes.of(corners(boxes[:, :2], boxes[:, 2:]), rows[:, 4], np.rint(np.nan_to_num(rows[:, 5])))
 
 
 FAMILY = Family(
@@ -51,5 +94,22 @@ FAMILY = Family(
     fits=_fits,
     decode=_decode,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1],
+    overlaps=False,
+)
+CHOSEN = Family(
+    name="rtdetr-chosen",
+    networks="RT-DETR as ultralytics exports it",
+    layout="1 x k x 6: centre and size (0 to 1), score, class; 1 x 300 x 6",
+    fits=_fits_chosen,
+    decode=_decode_chosen,
+    overlaps=False,
+)
+SOFTMAX = Family(
+    name="detr",
+    networks="DETR, YOLOS",
+    layout='1 x k x 4 boxes (centre and size, 0 to 1) and 1 x k x (c + 1) logits, the last that of "no object"; k is 100',
+    fits=_fits_softmax,
+    decode=_decode_softmax,
+    classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
     overlaps=False,
 )

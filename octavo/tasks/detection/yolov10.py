@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes
-from octavo.tasks.detection.family import Family, Size, coefficients, only
+from octavo.tasks.detection.family import Family, Size, are_scores, coefficients, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -15,7 +15,11 @@ _MOST = 1000
 
 def _fits(outputs: Outputs, size: Size) -> bool:
     rows = only(outputs, 3)
-    return rows is not None and rows.shape[2] == 6 + coefficients(outputs, size) and rows.shape[1] <= _MOST
+    if rows is None or rows.shape[2] != 6 + coefficients(outputs, size, rows.shape[2]) or rows.shape[1] > _MOST:
+        return False
+    found = rows[0, rows[0, :, 4] > 0]
+    # In shares of the image, not in pixels, they are RT-DETR's; where nothing is found there is nothing to tell by.
+    return not len(found) or not are_scores(found[:, :4])
 
 
 def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001 - one signature for all families

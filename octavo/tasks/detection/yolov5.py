@@ -17,7 +17,7 @@ _ANCHORS = 3
 def _rows(outputs: Outputs, size: Size) -> np.ndarray | None:
     """Boxes, objectness and class scores, n x (5 + c)."""
     rows = only(outputs, 3)
-    return None if rows is None else rows[0, :, : rows.shape[2] - coefficients(outputs, size)]
+    return None if rows is None else rows[0, :, : rows.shape[2] - coefficients(outputs, size, rows.shape[2])]
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:

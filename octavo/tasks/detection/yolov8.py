@@ -15,7 +15,7 @@ _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 
 
 def _scores(rows: np.ndarray, outputs: Outputs, size: Size) -> np.ndarray:
-    return rows[0, 4 : rows.shape[1] - coefficients(outputs, size)]
+    return rows[0, 4 : rows.shape[1] - coefficients(outputs, size, rows.shape[1])]
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
