@@ -162,6 +162,44 @@ class TestFamilies:
         # Equal weights expect 3.5 bins.
         assert first.xyxy[20] == pytest.approx([16 - 3.5 * 32] * 2 + [16 + 3.5 * 32] * 2)
 
+    @pytest.mark.parametrize("strides", [(8, 16, 32), (8, 16, 32, 64)])
+    def test_nanodet_in_one_output(self, strides):
+        count = sum((64 // stride) ** 2 for stride in strides)
+        rows = np.random.default_rng(0).normal(size=(1, count, 3 + 32)).astype(np.float32)
+        rows[..., :3] = 0
+        # Cell (row 0, column 1) of stride 8: centre (12, 4), all four distances 2 * 8; and the last cell of all.
+        rows[0, 1], rows[0, -1, :3] = [0, 0.9, 0, *np.where(np.arange(32) % 8 == 2, 100.0, 0.0)], [1.0004, 0, 0]
+        assert family_of({"output": rows}, (64, 64)).name == "nanodet"
+        found = decoded("nanodet", {"output": rows}, (64, 64))
+        assert found.classes.tolist() == [1, 0]
+        assert found.xyxy[0] == pytest.approx([-4, -12, 28, 20])
+
+    @pytest.mark.parametrize("name", ["yolox-decoded", "yolov8-rows"])
+    def test_objectness_is_told_from_a_class(self, name):
+        rows = np.zeros((1, 21, 4 + 3), np.float32)
+        rows[0, :, :4] = [16, 10, 8, 4]
+        rows[0, :, 4:] = [0.01, 0.3, 0.2] if name == "yolox-decoded" else [0.01, 0.01, 0.01]
+        rows[0, 3:5, 4:] = [[0.9, 0.01, 0.8]] * 2 if name == "yolox-decoded" else [[0.9, 0.01, 0.01], [0.01, 0.01, 0.8]]
+        assert family_of({"output0": rows}, SMALL).name == name
+        best = decoded(name, {"output0": rows}).best(2)
+        assert best.xyxy[0].tolist() == [12, 8, 20, 12]
+        assert best.classes.tolist() == ([1, 1] if name == "yolox-decoded" else [0, 2])
+        assert family_of({"output0": rows}, SMALL, "yolov8-rows").name == "yolov8-rows"
+
+    def test_columns_that_are_no_scores_are_no_yolox(self):
+        rows = np.random.default_rng(0).normal(size=(1, 8400, 9)).astype(np.float32)
+        with pytest.raises(DataError, match="of no known family"):
+            family_of({"output0": rows}, (640, 640))
+
+    def test_yolonas_has_corners_in_pixels_and_no_background(self):
+        boxes, scores = np.tile(np.float32([4, 8, 12, 28]), (1, 21, 1)), np.zeros((1, 21, 4), np.float32)
+        scores[0, 9] = [0.9, 0, 0, 0]
+        outputs = {"a": scores, "b": boxes}
+        assert family_of(outputs, SMALL).name == "yolonas"
+        found = decoded("yolonas", outputs)
+        assert found.xyxy.tolist() == [[4, 8, 12, 28]]
+        assert found.classes.tolist() == [0]
+
     @pytest.mark.parametrize("together", [False, True])
     def test_queries_are_boxes_in_shares_of_the_image(self, together):
         boxes, logits = np.zeros((1, 300, 4), np.float32), np.full((1, 300, 5), -9.0, np.float32)
@@ -226,9 +264,20 @@ class TestFamilies:
         boxes, scores = np.zeros((1, 4420, 4), np.float32), np.zeros((1, 4420, 2), np.float32)
         scores[0, :, 0] = 1
         boxes[0, 9], scores[0, 9] = [0.25, 0.5, 0.5, 1.0], [0.1, 0.9]
-        found = decoded("ssd", {"scores": scores, "boxes": boxes}, (240, 320))
+        outputs = {"scores": scores, "boxes": boxes}
+        assert family_of(outputs, (240, 320)).name == "ssd"
+        found = decoded("ssd", outputs, (240, 320))
         assert found.xyxy.tolist() == [[80, 120, 160, 240]]
         assert found.classes.tolist() == [0]
+
+    def test_what_ssd_leaves_undecoded_is_no_ssd(self):
+        generator = np.random.default_rng(0)
+        offsets, logits = generator.normal(size=(1, 4420, 4)), generator.normal(size=(1, 4420, 3))
+        scores = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+        corners = np.concatenate([offsets[..., :2] / 9, offsets[..., :2] / 9 + 0.2], axis=2)
+        assert FAMILIES["ssd"].fits({"boxes": corners, "scores": scores}, (240, 320))
+        assert not FAMILIES["ssd"].fits({"boxes": corners, "scores": logits}, (240, 320))
+        assert not FAMILIES["ssd"].fits({"boxes": offsets, "scores": scores}, (240, 320))
 
     def test_torchvision_outputs_are_told_apart_by_type(self):
         outputs = {
@@ -264,7 +313,6 @@ class TestFamilies:
             ([(1, 300, 6)], (640, 640), "yolov10", None),
             ([(1, 300, 80), (1, 300, 4)], (640, 640), "rtdetr", 80),
             ([(1, 300, 84)], (640, 640), "rtdetr", 80),
-            ([(1, 4420, 2), (1, 4420, 4)], (240, 320), "ssd", 1),
         ],
     )
     def test_the_family_is_told_by_the_outputs(self, shapes, size, expected, classes):

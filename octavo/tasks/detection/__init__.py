@@ -9,7 +9,20 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.params.grammar import Detection
-from octavo.tasks.detection import chosen, efficientnms, nanodet, paddle, rtdetr, ssd, torchvision, yolov5, yolov8, yolov10, yolox
+from octavo.tasks.detection import (
+    chosen,
+    efficientnms,
+    nanodet,
+    paddle,
+    rtdetr,
+    ssd,
+    torchvision,
+    yolonas,
+    yolov5,
+    yolov8,
+    yolov10,
+    yolox,
+)
 from octavo.tasks.detection.boxes import Boxes, suppressed
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
@@ -29,6 +42,8 @@ FAMILIES = {
         yolov8.FAMILY,
         yolox.FAMILY,
         yolox.DECODED,
+        yolov8.ROWS,
+        yolonas.FAMILY,
         yolov10.FAMILY,
         rtdetr.CHOSEN,
         rtdetr.FAMILY,

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection.family import Family, Rows, Size
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
 
 # Rows from which boxes are those of a grid; fewer are queries.
 _LEAST = 1000
+# Of softmax's sum, for rounding; where nearly all of a grid's boxes lie, in shares; and what share "nearly all" is.
+_ROUNDED, _NEAR, _MOST = 0.1, (-0.5, 1.5), 0.9
+
+
+def _from_one(values: np.ndarray) -> np.ndarray:
+    """How far each row's sum is from 1, which is that of scores after softmax."""
+    return np.abs(values.astype(np.float64).sum(axis=1) - 1)
 
 
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
-    values = [value[0] for value in outputs.values() if value.ndim == 3 and value.shape[0] == 1]
-    boxes = [value for value in values if value.shape[1] == 4]
-    scores = [value for value in values if value.shape[1] != 4]
-    if len(values) != 2 or len(boxes) != 1 or len(boxes[0]) != len(scores[0]):
-        return None
-    return boxes[0], scores[0]
+    return boxes_and_scores(outputs, lambda values: -_from_one(values).mean())
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
     parts = _parts(outputs)
-    return parts is not None and len(parts[0]) > _LEAST
+    if parts is None or len(parts[0]) <= _LEAST or not are_scores(parts[1]) or (_from_one(parts[1]) > _ROUNDED).any():
+        return False
+    boxes = parts[0]
+    near = (boxes >= _NEAR[0]) & (boxes <= _NEAR[1])
+    # Offsets that the graph leaves undecoded lie there, too, and half of them are corners the wrong way round.
+    return bool(near.mean() > _MOST and (boxes[:, 2:] >= boxes[:, :2]).mean() > _MOST)
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:
@@ -35,7 +42,8 @@ def _rows(outputs: Outputs, size: Size) -> Rows:
 FAMILY = Family(
     name="ssd",
     networks="SSD, and face detectors of its kind",
-    layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores, the first that of the background; n above 1000",
+    layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores that sum to 1, the first that of the background; n above "
+    "1000",
     fits=_fits,
     rows=_rows,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,

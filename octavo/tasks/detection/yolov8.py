@@ -1,4 +1,4 @@
-"""YOLOv8, v9 and v11 (https://docs.ultralytics.com): no anchors, no objectness, channels before cells."""
+"""YOLOv8, v9 and v11 (https://docs.ultralytics.com): no anchors, no objectness, channels before cells, or after in some exports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients, only
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILY", "ROWS"]
 
 # With P2 and P6 heads, too.
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
@@ -32,6 +32,16 @@ def _rows(outputs: Outputs, size: Size) -> Rows:
     return corners(box[:, :2], box[:, 2:]), scores
 
 
+def _turned(outputs: Outputs) -> Outputs:
+    return {name: value.swapaxes(1, 2) if value.ndim == 3 else value for name, value in outputs.items()}
+
+
+def _fits_rows(outputs: Outputs, size: Size) -> bool:
+    turned = _turned(outputs)
+    # YOLOX's sizes are logarithms.
+    return _fits(turned, size) and bool((only(turned, 3)[0, 2:4] >= 0).all())
+
+
 FAMILY = Family(
     name="yolov8",
     networks="YOLOv8, YOLOv9, YOLO11",
@@ -39,4 +49,12 @@ FAMILY = Family(
     fits=_fits,
     rows=_rows,
     classes=lambda outputs, size: len(_scores(only(outputs, 3), outputs, size)),
+)
+ROWS = Family(
+    name="yolov8-rows",
+    networks="YOLOv8, YOLOv9, YOLO11 with cells before channels",
+    layout="1 x n x (4 + c): centre, size, class scores (0 to 1) at each of n cells; 1 x 8400 x 84 for 640x640",
+    fits=_fits_rows,
+    rows=lambda outputs, size: _rows(_turned(outputs), size),
+    classes=lambda outputs, size: FAMILY.classes(_turned(outputs), size),
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from octavo.tasks.detection import yolov5
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Family, Rows, Size, cells, centres, only
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, centres, only
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["DECODED", "FAMILY"]
@@ -16,6 +16,8 @@ _STRIDES = (8, 16, 32)
 _WIDEST = 10.0
 # Of the input's longer side: nearer to their cells than this are all centres as the network writes them, in cells.
 _FAR = 0.25
+# The mean of the best class score of each cell: trained on cells with objects alone, it is above in the background, too.
+_BACKGROUND = 0.05
 
 
 def _rows(outputs: Outputs, size: Size) -> np.ndarray | None:
@@ -29,14 +31,24 @@ def _is_decoded(rows: np.ndarray, size: Size) -> bool:
     return bool(np.abs(rows[:, :2]).max() > _FAR * max(size))
 
 
+def _has_objectness(scores: np.ndarray) -> bool:
+    """Whether the first column is objectness, and no class.
+
+    Of classes, one is high where the others are low, and in the background all are low. YOLOv6 has an objectness of 1 everywhere.
+    """
+    best = scores[:, 1:].max(axis=1)
+    together = (scores[:, 0] * best).max()
+    return bool(best.mean() > _BACKGROUND or together >= scores.max() / 2 or scores[:, 0].min() > 0.5)
+
+
 def _fits(outputs: Outputs, size: Size) -> bool:
     rows = _rows(outputs, size)
-    return rows is not None and not _is_decoded(rows, size)
+    return rows is not None and not _is_decoded(rows, size) and are_scores(rows[:, 4:])
 
 
 def _fits_decoded(outputs: Outputs, size: Size) -> bool:
     rows = _rows(outputs, size)
-    return rows is not None and _is_decoded(rows, size)
+    return rows is not None and _is_decoded(rows, size) and are_scores(rows[:, 4:]) and _has_objectness(rows[:, 4:])
 
 
 def _located(outputs: Outputs, size: Size) -> Rows:
