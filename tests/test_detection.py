@@ -392,7 +392,7 @@ class TestAveragePrecision:
         assert perfect.figures == pytest.approx({"ap": 1, "ap50": 1, "ap75": 1, "ar": 1, "ap_medium": 1})
         assert perfect.classes == pytest.approx({0: 1, 1: 1})
         nothing = average_precision(annotated(), [], [1, 2])
-        assert nothing.figures == {"ap": 0, "ap50": 0, "ap75": 0, "ar": 0}
+        assert nothing.figures == {"ap": 0, "ap50": 0, "ap75": 0, "ar": 0, "ap_medium": 0}
         assert nothing.classes == {0: 0, 1: 0}
         wrong_class = [box | {"category_id": 1 - box["category_id"]} for box in annotated(0.9)]
         assert average_precision(annotated(), wrong_class, [1, 2]).figures["ap"] == pytest.approx(0)

@@ -179,8 +179,9 @@ class TestScore:
     def test_a_broken_model_finds_nothing(self):
         reference, variant = self.both(yolo([]), self.truth, 2)
         figures = variant.metrics(reference)
-        assert figures["ap"] == figures["match_f1"] == 0
+        assert figures["ap"] == figures["ap_small"] == figures["match_f1"] == 0
         assert "match_iou" not in figures
+        assert "ap_large" not in figures
         assert variant.resampled(np.ones((1, 2))).tolist() == [0]
         assert reference.resampled(np.ones((1, 2))) == pytest.approx([1])
 
@@ -201,6 +202,12 @@ class TestScore:
         nothing.update(self.right, self.right, photo(Objects.of([], [])))
         assert nothing.labelled == 0
         assert "ap" not in nothing.metrics(nothing)
+
+    def test_a_class_of_crowds_alone_has_no_figure(self):
+        crowds = Objects.of(self.truth.xyxy, self.truth.classes, [False, True])
+        for outputs in (self.right, yolo([])):
+            reference, variant = self.both(outputs, crowds)
+            assert [key for key in variant.metrics(reference) if key.startswith("ap.")] == ["ap.0"]
 
     def test_boxes_are_on_the_photo(self):
         score = DetectionScore(TASK, SPEC)

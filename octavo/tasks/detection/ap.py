@@ -18,8 +18,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 # Where COCO's summary has them. Small is below 32 x 32 pixels, large 96 x 96 and above.
 _PLACES = {"ap": 0, "ap50": 1, "ap75": 2, "ap_small": 3, "ap_medium": 4, "ap_large": 5, "ar": 8}
-# The figures that are there whatever the images show.
+# The figures that are there whatever the images show, and those of objects of some size, from and to so many square pixels.
 _ALWAYS = ("ap", "ap50", "ap75", "ar")
+_SIZES = {"ap_small": (0, 32**2), "ap_medium": (32**2, 96**2), "ap_large": (96**2, 1e10)}
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class AveragePrecision:
     Attributes:
         figures: `ap` (IoU .50:.95, at most 100 detections an image), `ap50`, `ap75`, `ar` (with 100 detections), and `ap_small`,
             `ap_medium`, `ap_large` where there are annotations of that size.
-        classes: `ap` of each category that has annotations.
+        classes: `ap` of each category that has annotations other than crowds.
     """
 
     figures: dict[str, float]
@@ -45,13 +46,15 @@ def average_precision(truth: Rows, found: Rows, images: Sequence[int]) -> Averag
         found: detections, each with `image_id`, `category_id`, `bbox` and `score`; none at all is 0 throughout.
         images: ids of the images that count.
     """
-    there = sorted({item["category_id"] for item in truth})
-    if not found or not truth:
-        return AveragePrecision(dict.fromkeys(_ALWAYS, 0.0), dict.fromkeys(there, 0.0))
     annotations = [
         {"iscrowd": 0, "area": float(item["bbox"][2] * item["bbox"][3]), **item, "id": place}
         for place, item in enumerate(truth, start=1)
     ]
+    # Nothing can be missed in a crowd.
+    countable = [item for item in annotations if not item["iscrowd"]]
+    there = sorted({item["category_id"] for item in countable})
+    if not found or not there:
+        return AveragePrecision(dict.fromkeys((*_ALWAYS, *_sizes(countable)), 0.0), dict.fromkeys(there, 0.0))
     categories = sorted({item["category_id"] for item in itertools.chain(truth, found)})
     # The library prints its progress.
     with contextlib.redirect_stdout(io.StringIO()):
@@ -73,3 +76,8 @@ def average_precision(truth: Rows, found: Rows, images: Sequence[int]) -> Averag
     precision = np.asarray(judge.eval["precision"])[:, :, :, 0, -1]
     each = {category: float(precision[:, :, place].mean()) for place, category in enumerate(judge.params.catIds)}
     return AveragePrecision(figures, {category: each[category] for category in there})
+
+
+def _sizes(annotations: Rows) -> list[str]:
+    """The figures of those sizes of which there are annotations."""
+    return [name for name, (low, high) in _SIZES.items() if any(low <= item["area"] <= high for item in annotations)]
