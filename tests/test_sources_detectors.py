@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import SourceError
+from octavo.evidence.fidelity import Fidelity
 from octavo.files import sha256_path
 from octavo.graph.clean import clean
 from octavo.params.grammar import Input, TorchSource, TransformersSource, UltralyticsSource
@@ -139,6 +140,7 @@ def test_ultralytics_is_never_installed_and_its_licence_is_named(tmp_path):
 import sys, pathlib
 sys.modules["ultralytics"] = None
 from octavo.errors import SourceError
+from octavo.evidence.fidelity import Fidelity
 from octavo.params.grammar import Input, UltralyticsSource
 from octavo.sources import fetch
 try:
@@ -192,6 +194,17 @@ def test_rows_find_their_counterparts_in_any_order():
 def test_no_row_and_one_row_can_be_compared(count):
     first, second = matched_rows(rows(3), rows(count))
     assert {len(value) for value in (*first.values(), *second.values())} == {count}
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_rows_that_are_lost_are_noise(count):
+    truth = rows(5)
+    fidelity = Fidelity()
+    fidelity.update(*matched_rows(truth, {name: value[:count] for name, value in truth.items()}, lost=True))
+    found = fidelity.metrics()
+    gone = [float((value[count:] ** 2).sum() / (value**2).sum()) for value in truth.values()]
+    assert found["sqnr_db"] == pytest.approx(-10 * np.log10(max(gone)), abs=1e-4)
+    assert found["cosine_mean"] < 0.95
 
 
 def test_outputs_without_common_rows_stay_as_they_are():

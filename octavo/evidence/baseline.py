@@ -58,7 +58,7 @@ def torch_baseline(folder: Path, session: Session, feeds: Feeds, spec: Any, *, s
     scores = [SCORES[spec.task.name](spec.task, spec.input) for _ in range(2)] if spec.task.name in SCORES else []
     for item, tensor in Images(items, spec.input):
         outputs, truth = session.run_finite(feeds(tensor), item.name), truths[item.sha256]
-        fidelity.update(*(matched_rows(truth, outputs) if selecting else (truth, outputs)))
+        fidelity.update(*(matched_rows(truth, outputs, lost=True) if selecting else (truth, outputs)))
         for score, values in zip(scores, (outputs, truth), strict=False):
             score.update(values, truth, item.unlabelled())
     found = {key: value for key, value in fidelity.metrics().items() if key in ("sqnr_db", "max_abs_diff", "cosine_min")}

@@ -95,7 +95,7 @@ class Validation:
             outputs = truth if variant == REFERENCE else session.run_finite(feeds, item.name)
             if variant != REFERENCE:
                 pair = _only(truth, self.compared), _only(outputs, self.compared)
-                self.fidelity[variant].update(*(matched_rows(*pair) if self.selecting and not self.compared else pair))
+                self.fidelity[variant].update(*(matched_rows(*pair, lost=True) if self.selecting and not self.compared else pair))
             if self.scores:
                 self.scores[variant].update(_only(outputs, self.scored), _only(truth, self.scored), item)
         self.images.append(item)

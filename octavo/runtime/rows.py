@@ -29,7 +29,7 @@ def rows_of(outputs: Outputs) -> int | None:
     return None
 
 
-def matched_rows(expected: Outputs, got: Outputs) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def matched_rows(expected: Outputs, got: Outputs, *, lost: bool = False) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Two models' outputs on one image with the rows of the second in the order of the first; rows too many are left out.
 
     The pairs are those with the least sum of distances (the Hungarian method); each column counts by its own spread in `expected`,
@@ -39,15 +39,18 @@ def matched_rows(expected: Outputs, got: Outputs) -> tuple[dict[str, np.ndarray]
         expected: output to array, [1, rows, ...] or [rows, ...], any number type; a whole number alone, which says how many rows
             there are, may stand beside them and is left as it is.
         got: the same of the other model; the number of rows may differ.
+        lost: rows of `expected` that have no counterpart stay, and are held against zeros: all that they say is missing.
 
     Returns:
-        Both, with as many rows as the smaller one has; unchanged where outputs have no rows in common.
+        Both, with as many rows as the smaller one has, or with `lost` as `expected` has; unchanged where outputs have no rows in
+        common.
     """
     if set(got) != set(expected):
         return dict(expected), dict(got)
     counts = {name for name, value in expected.items() if _counts(value) and _counts(got[name])}
     if counts and len(counts) < len(expected):
-        pair = matched_rows(*({name: each[name] for name in each if name not in counts} for each in (expected, got)))
+        others = ({name: each[name] for name in each if name not in counts} for each in (expected, got))
+        pair = matched_rows(*others, lost=lost)
         return tuple({name: rows.get(name, each[name]) for name in each} for rows, each in zip(pair, (expected, got), strict=True))
     axis = rows_of(expected)
     if axis is None or rows_of(got) != axis:
@@ -66,10 +69,15 @@ def matched_rows(expected: Outputs, got: Outputs) -> tuple[dict[str, np.ndarray]
     from scipy.optimize import linear_sum_assignment
 
     first, second = linear_sum_assignment(np.nan_to_num(distance, posinf=1e30))
+    without = np.setdiff1d(np.arange(distance.shape[0]), first) if lost else first[:0]
     return (
-        {name: np.take(value, first, axis) for name, value in expected.items()},
-        {name: np.take(value, second, axis) for name, value in got.items()},
+        {name: np.take(value, np.concatenate([first, without]), axis) for name, value in expected.items()},
+        {name: _with_zeros(np.take(value, second, axis), len(without), axis) for name, value in got.items()},
     )
+
+
+def _with_zeros(value: np.ndarray, rows: int, axis: int) -> np.ndarray:
+    return np.pad(value, [(0, rows if place == axis else 0) for place in range(value.ndim)])
 
 
 def _counts(value: np.ndarray) -> bool:
