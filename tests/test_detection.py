@@ -9,6 +9,7 @@ from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Detection, Input
+from octavo.params.task import DECODERS
 from octavo.tasks.detection import FAMILIES, Boxes, detect, family_of
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import suppressed
@@ -321,6 +322,9 @@ class TestFamilies:
         assert family.name == expected
         assert (family.classes and family.classes(outputs, size)) == classes
         assert family_of(outputs, size, expected).name == expected
+
+    def test_params_know_every_family(self):
+        assert set(DECODERS) == set(FAMILIES)
 
     def test_outputs_of_no_family_are_refused_with_their_shapes_and_what_is_known(self):
         outputs = {"masks": np.zeros((1, 32, 160, 160), np.float32)}

@@ -162,9 +162,10 @@ def test_a_broken_fp32_keeps_nothing(project):
 
 def test_a_decoder_that_does_not_fit(project):
     params(task={"name": "detection", "decoder": "yolov8"})
-    refuse("validate", "`task.decoder: yolov8` reads 1 x (4 + c) x n", "score8 float32 [1, 64, 2]", "use nanodet, which would fit")
+    for stage in ("quantize_int8", "validate"):
+        refuse(stage, "`task.decoder: yolov8` reads 1 x (4 + c) x n", "score8 float32 [1, 64, 2]", "use nanodet, which would fit")
     params(task={"name": "detection", "decoder": "yolo9000"})
-    refuse("validate", "there is no detector family 'yolo9000'")
+    refuse("quantize_int8", "there is no detector family 'yolo9000'")
 
 
 def test_class_names_that_do_not_fit(project):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from octavo.errors import DataError
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Detection, Int8
 from octavo.quantization.int8 import Images, quantize_static
@@ -272,7 +273,10 @@ class TestReader:
 
     def test_unknown_outputs_are_no_rows(self):
         read = row_reader(Detection(name="detection"), "image")
-        assert read({"y": np.zeros((1, 3), np.float32)}, {"image": np.zeros((1, 3, 32, 32), np.float32)}) is None
+        unknown, image = {"y": np.zeros((1, 3), np.float32)}, {"image": np.zeros((1, 3, 32, 32), np.float32)}
+        assert read(unknown, image) is None
+        with pytest.raises(DataError, match=r"`task\.decoder: yolov8` reads"):
+            row_reader(Detection(name="detection", decoder="yolov8"), "image")(unknown, image)
 
 
 def test_a_detector_is_held_to_the_ap_that_it_is_expected_to_lose(model, feeds):

@@ -70,6 +70,14 @@ def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
         ),
         ({"source": {"kind": "onnx"}}, ["models.small.source.file", "required and missing"]),
         ({"source": {"kind": "onnx", "file": "a", "opset": 11}}, ["models.small.source.opset", "greater than or equal to 17"]),
+        (
+            {"task": {"name": "detection", "decoder": "yolo8"}},
+            ["models.small.task", "decoder", "no detector family 'yolo8'", "did you mean 'yolov8'"],
+        ),
+        (
+            {"task": {"name": "detection", "classes": ["N/A", "cat", "N/A", "cat"]}},
+            ["models.small.task", "classes", "'cat' names 2 classes"],
+        ),
         ({"input": {"size": [32]}}, ["models.small.input.size"]),
         ({"input": {"size": [32, 32], "resize": {"rule": "shorter"}}}, ["models.small.input.resize", "needs `to`"]),
         (

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from octavo.params.block import Block, Fraction, Positive
 
 __all__ = [
+    "DECODERS",
     "Classification",
     "Detection",
     "Embedding",
@@ -21,6 +23,27 @@ __all__ = [
 ]
 
 
+# The families of octavo/tasks/detection, which this layer cannot import.
+DECODERS = (
+    "efficientnms",
+    "torchvision",
+    "chosen",
+    "paddle",
+    "nanodet",
+    "yolov5",
+    "yolov8",
+    "yolox",
+    "yolox-decoded",
+    "yolov8-rows",
+    "yolonas",
+    "yolov10",
+    "rtdetr-chosen",
+    "rtdetr",
+    "detr",
+    "ssd",
+)
+# COCO's ids that no class has are called so in lists of names, as often as there are such.
+_NO_CLASS = "N/A"
 _HEAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -49,6 +72,25 @@ class Detection(Block):
     max_detections: Positive = 300
     # Boxes of at least this score are compared with FP32's, box by box, and drawn.
     sure: Fraction = 0.25
+
+    @field_validator("decoder")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        known = ("auto", *DECODERS)
+        if name not in known:
+            near = difflib.get_close_matches(name.lower(), known, n=2)
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            raise ValueError(f"there is no detector family {name!r}; {hint}there are: {', '.join(known)}")
+        return name
+
+    @field_validator("classes")
+    @classmethod
+    def _names_differ(cls, classes: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        counted = Counter(classes if isinstance(classes, tuple) else ())
+        twice = [name for name, count in counted.items() if count > 1 and name != _NO_CLASS]
+        if twice:
+            raise ValueError(f"{twice[0]!r} names {counted[twice[0]]} classes: annotations and metrics tell classes apart by name")
+        return classes
 
 
 class Head(Block):

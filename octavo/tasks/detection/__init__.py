@@ -110,7 +110,7 @@ def row_reader(
     Returns:
         From one image's outputs, and what was fed for them, to (corners in input pixels n x 4, scores n x c); to None
         where the graph itself suppresses or chooses boxes, or the outputs are of no known family. The first outputs, FP32's, tell
-        the family of all.
+        the family of all; DataError where they are not of the one that `decoder` names.
     """
     family: Family | None = None
 
@@ -121,7 +121,9 @@ def row_reader(
         try:
             family = family or family_of(outputs, size, task.decoder)
         except DataError:
-            # Of a graph cut before an operator without a body, say; validation reads the whole graph's, and says it then.
+            if task.decoder != "auto":
+                raise
+            # What no family reads is judged by the network's heads.
             return None
         return family.rows(outputs, size) if family.rows else None
 
