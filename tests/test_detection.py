@@ -102,6 +102,10 @@ class TestFamilies:
         boxes = decoded("yolov8", {"output0": rows})
         assert boxes.xyxy.tolist() == [[12, 8, 20, 12]]
         assert boxes.classes.tolist() == [1]
+        # YOLOv9's auxiliary branch stands before its main one.
+        dual = {"output0": np.zeros_like(rows), "1713": rows}
+        assert family_of(dual, SMALL).name == "yolov8"
+        assert decoded("yolov8", dual).classes.tolist() == [1]
 
     @pytest.mark.parametrize(
         ("family", "rows", "column"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients, only
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY", "ROWS"]
@@ -14,12 +14,22 @@ __all__ = ["FAMILY", "ROWS"]
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 
 
+def _output(outputs: Outputs) -> np.ndarray | None:
+    """The one output 1 x ... x ...; of several of one shape the last.
+
+    YOLOv9 as its own repository exports it puts out its auxiliary branches before the main one (DualDDetect of
+    https://github.com/WongKinYiu/yolov9, whose detect_dual.py takes the last).
+    """
+    found = [value for value in outputs.values() if value.ndim == 3 and value.shape[0] == 1]
+    return found[-1] if len({value.shape for value in found}) == 1 else None
+
+
 def _scores(rows: np.ndarray, outputs: Outputs, size: Size) -> np.ndarray:
     return rows[0, 4 : rows.shape[1] - coefficients(outputs, size, rows.shape[1])]
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
-    rows = only(outputs, 3)
+    rows = _output(outputs)
     if rows is None or rows.shape[2] not in [cells(size, strides) for strides in _STRIDES]:
         return False
     scores = _scores(rows, outputs, size)
@@ -27,7 +37,7 @@ def _fits(outputs: Outputs, size: Size) -> bool:
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:
-    rows = only(outputs, 3)
+    rows = _output(outputs)
     box, scores = (part.astype(np.float32, copy=False).T for part in (rows[0, :4], _scores(rows, outputs, size)))
     return corners(box[:, :2], box[:, 2:]), scores
 
@@ -39,16 +49,17 @@ def _turned(outputs: Outputs) -> Outputs:
 def _fits_rows(outputs: Outputs, size: Size) -> bool:
     turned = _turned(outputs)
     # YOLOX's sizes are logarithms.
-    return _fits(turned, size) and bool((only(turned, 3)[0, 2:4] >= 0).all())
+    return _fits(turned, size) and bool((_output(turned)[0, 2:4] >= 0).all())
 
 
 FAMILY = Family(
     name="yolov8",
     networks="YOLOv8, YOLOv9, YOLO11",
-    layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640",
+    layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640; of "
+    "several such outputs the last",
     fits=_fits,
     rows=_rows,
-    classes=lambda outputs, size: len(_scores(only(outputs, 3), outputs, size)),
+    classes=lambda outputs, size: len(_scores(_output(outputs), outputs, size)),
 )
 ROWS = Family(
     name="yolov8-rows",
