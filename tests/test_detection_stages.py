@@ -170,7 +170,9 @@ def test_a_decoder_that_does_not_fit(project):
 
 def test_class_names_that_do_not_fit(project):
     params(task={"name": "detection", "classes": ["red", "green", "blue"]})
-    refuse("validate", "`task.classes` names 3 classes, the model tells 2 apart")
+    told = "`task.classes` names 3 classes, the model tells 2 apart (outputs read as nanodet)"
+    refuse("validate", told)
+    assert f"validate is going to refuse this model: {told}" in succeed("export")
     params(task={"name": "detection", "classes": ["rot", "green"]})
     refuse("validate", "red", "class_map")
     params(

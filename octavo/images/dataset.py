@@ -23,7 +23,7 @@ from octavo.images.warp import Points
 from octavo.params.block import MAX_PIXELS
 from octavo.params.grammar import ImageSet, Input
 
-__all__ = ["Classes", "Images", "Item", "cut", "image_list", "list_set", "open_set", "refuse_overlap"]
+__all__ = ["Classes", "Images", "Item", "cut", "image_list", "list_set", "open_set", "refuse_other_names", "refuse_overlap"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def list_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
         raise DataError(
             f"{where}.path: no folder {root}", "correct the path, or run `dvc repro` (or `dvc pull`) to make or fetch it"
         )
-    _refuse_other_names(classes)
+    refuse_other_names(classes)
     listed = READERS[images.format](root, images, where, classes)
     _refuse_outside(listed, where, classes)
     if not listed:
@@ -157,13 +157,19 @@ def cut(items: list[Item], images: ImageSet, where: str) -> list[Item]:
     return items
 
 
-def _refuse_other_names(classes: Classes) -> None:
-    """Hold the number of class names, of the task or of each head, against what the outputs tell apart."""
+def refuse_other_names(classes: Classes) -> None:
+    """Hold the number of class names, of the task or of each head, against what the outputs tell apart.
+
+    Raises:
+        ParamsError: `classes` names more or fewer.
+    """
+    read = f" (outputs read as {classes.family})" if classes.family else ""
     for task, one in (("task", classes), *((f"task.heads.{head}", one) for head, one in classes.heads.items())):
         if one.names is not None and one.count not in (None, len(one.names)):
             raise ParamsError(
-                f"`{task}.classes` names {len(one.names)} classes, the model tells {one.count} apart",
-                "name all of them, in the model's order",
+                f"`{task}.classes` names {len(one.names)} classes, the model tells {one.count} apart{read}",
+                "name all of them, in the model's order"
+                + (", or say in `task.decoder` how the outputs are to be read" if read else ""),
             )
 
 

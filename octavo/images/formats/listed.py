@@ -27,12 +27,14 @@ class Classes:
         count: how many there are; None where the graph does not say.
         names: in the order of the model's class index (`task.classes`); None where params.yaml does not give them.
         scored: whether labels are going to be scored, so that which class is which must be told and not guessed.
+        family: of detectors that outputs were read as, whose layout says `count`; for errors.
         heads: the same of each head, by its name, where a task has several.
     """
 
     count: int | None = None
     names: tuple[str, ...] | None = None
     scored: bool = False
+    family: str | None = None
     heads: Mapping[str, Classes] = field(default_factory=dict)
 
     @property

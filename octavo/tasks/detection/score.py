@@ -55,7 +55,7 @@ class DetectionScore:
             DataError: the outputs are of no known family.
         """
         family = family_of(outputs, size, task.decoder)
-        return Classes(family.classes(outputs, size) if family.classes else None, class_names(task), scored=True)
+        return Classes(family.classes(outputs, size) if family.classes else None, class_names(task), True, family.name)
 
     @property
     def labelled(self) -> int:
