@@ -85,6 +85,7 @@ def main() -> None:
                 custom=custom,
                 sizes=(manifest["bytes"], model_bytes(temporary)),
                 classes=manifest["task"]["name"] in ("classification", "segmentation"),
+                kept_db=result.kept_db,
             )
             made["warnings"] = [*result.warnings(repair=spec.int8.repair), *made["warnings"]]
             written = write_manifest(

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import QuantizationError
+from octavo.graph.custom_ops import CustomOps
+from octavo.graph.io import save
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, choice, quantize_static, repair
@@ -34,6 +36,7 @@ from octavo.quantization.int8.structure.heads import heads_of
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.quantization.int8.structure.units import units_of
+from octavo.quantization.verification import verified
 
 GENERATOR = np.random.default_rng(5)
 FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
@@ -131,6 +134,33 @@ def test_the_way_that_measures_best_is_taken_and_written_down():
     assert "equalized" in max(tried, key=tried.get)
     again = quantize_static(model, statistics_of(model), recipe, IMAGES)
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
+
+
+def test_an_output_that_later_layers_read_is_no_head_and_what_it_lost_is_told(tmp_path):
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["features"], "stem"),
+        oh.make_node("GlobalAveragePool", ["features"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "head", transB=1),
+    ]
+    he = partial(graphs.he, np.random.default_rng(5))
+    model = network(nodes, {"stem": he(8, 3, 3, 3), "head": he(4, 8)}, ["features", "y"])
+    recipe = Int8(method="minmax", placement="all", repair=False, fidelity=5)
+    result = quantize_static(model, statistics_of(model), recipe, IMAGES)
+    save(model, tmp_path / "fp32.onnx")
+    save(result.model, tmp_path / "int8.onnx")
+    assert result.kept_db == 5
+    assert replace(result, measured=result.measured | {"db": 4.0}).kept_db is None
+
+    def told(kept_db: float | None) -> list[str]:
+        paths = tmp_path / "int8.onnx", tmp_path / "fp32.onnx"
+        images = [("an image", HELD_OUT[0])]
+        made = verified(*paths, result.decisions, images, name="f", custom=CustomOps(), sizes=(2, 1), kept_db=kept_db)
+        return [warning for warning in made["warnings"] if "leads on" in warning]
+
+    assert told(result.kept_db) == told(None) == []
+    (warning,) = told(80.0)
+    assert warning.startswith("output 'features' is ")
 
 
 def test_one_image_far_beyond_all_others_does_not_choose_the_way_alone():

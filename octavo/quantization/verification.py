@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.custom_ops import CustomOps
+from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.io import load
 from octavo.graph.selection import selects
 from octavo.quantization.acceptance import accept
@@ -21,6 +22,8 @@ __all__ = ["verified"]
 
 # Names in one warning; the manifest has all.
 _SHOWN = 5
+# dB below what the last layers keep: so far off, an output that they read is worth a warning.
+_FAR = 3.0
 
 
 def verified(
@@ -34,6 +37,7 @@ def verified(
     sizes: tuple[int, int],
     classes: bool = False,
     graph: ir.Model | None = None,
+    kept_db: float | None = None,
 ) -> dict[str, Any]:
     """Load and run a file as a service would.
 
@@ -47,6 +51,7 @@ def verified(
         sizes: bytes of FP32 and of the file.
         classes: whether axis 1 of the outputs holds class scores.
         graph: whose nodes the decisions are of, where that is not FP32's.
+        kept_db: the SQNR that the last layers have, where they were held to one: no output that leads on to a layer was.
 
     Returns:
         For the manifest: `nodes`, `executed` (`Executed.record`), `accepted` (`Accepted.record`), `from_bytes`, `size_ratio` and
@@ -72,6 +77,13 @@ def verified(
         # What stands in for an operator here is not what a service runs: nothing is said of nodes that are cut off.
         ran = executed(graph if graph is not None else part, decisions, optimized_nodes(runs["quantized"]))
     warnings = list(accepted.warnings)
+    if kept_db is not None:
+        warnings += [
+            f"output {output!r} is {accepted.sqnr_db[output]:.1f} dB from FP32: `fidelity` ({kept_db:g} dB) holds at the last "
+            "layers, to which it leads on; where it is used by itself, keep the layers before it in float (`int8.keep_float`)"
+            for output in _leading_on(part)
+            if accepted.sqnr_db.get(output, kept_db) <= kept_db - _FAR
+        ]
     if sizes[1] > sizes[0]:
         warnings.append(f"the file is larger than FP32: {sizes[1]:,} bytes against {sizes[0]:,}")
     if ran.unexpected:
@@ -90,6 +102,19 @@ def verified(
         "size_ratio": round(sizes[1] / sizes[0], 4),
         "warnings": warnings,
     }
+
+
+def _leading_on(model: ir.Model) -> list[str]:
+    """The graph's outputs behind which layers stand."""
+    found = []
+    for value in model.graph.outputs:
+        ahead = [use.node for use in value.uses()]
+        # A list that grows while it is gone through.
+        for node in ahead:
+            ahead += [use.node for output in node.outputs for use in output.uses() if use.node not in ahead]
+        if any(node.op_type in LAYERS for node in ahead):
+            found.append(value.name or "")
+    return found
 
 
 def _few(names: Sequence[str]) -> str:

@@ -34,6 +34,12 @@ class Int8Result:
     alone: list[dict[str, object]] = field(default_factory=list)
     unmeasured: bool = False
 
+    @property
+    def kept_db(self) -> float | None:
+        """The SQNR in dB that the last layers were to keep and do keep; None where they do not, or nothing was measured."""
+        reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
+        return wanted if reached is not None and wanted is not None and reached >= wanted else None
+
     def warnings(self, *, repair: bool) -> list[str]:
         """What a user should know of the choices; `repair`: whether layers might go back to float."""
         if self.unmeasured:
