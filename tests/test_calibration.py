@@ -327,19 +327,15 @@ class TestRanges:
 
     @pytest.mark.parametrize("draw", ["laplace", "exponential", "standard_cauchy"])
     def test_entropy_is_the_least_divergence_of_the_published_method(self, draw):
-        """Against Migacz's pseudocode, value by value and without numpy's help; outliers are cut, the bulk is kept."""
-        values = getattr(np.random.default_rng(8), draw)(size=3000).astype(np.float32)
+        """Against Migacz's pseudocode on the values' own histogram of equal bins; outliers are cut, the bulk is kept."""
+        values = getattr(np.random.default_rng(8), draw)(size=60000).astype(np.float32)
         values = np.append(values, np.abs(values).max() * 8).astype(np.float32)
         statistics = tensor(values)
         high = tensor_range(statistics, "entropy")[1]
         assert 0 < high < values.max(), "ONNX Runtime's defaults leave the extremes as they are"
         top, resolution = float(max(-values.min(), values.max())), 2048
         levels = 256 if values.min() >= 0 else 128
-        histogram = [0] * resolution
-        bins = np.flatnonzero(statistics.counts)
-        for middle, count in zip(bin_middles(bins), statistics.counts[bins], strict=True):
-            if middle:
-                histogram[min(int(abs(middle) / top * resolution), resolution - 1)] += int(count)
+        histogram = np.histogram(np.abs(values[values != 0]), resolution, (0, top))[0].tolist()
         divergences = {stop: self.divergence(histogram, stop, levels) for stop in range(levels, resolution + 1, levels // 8)}
         assert high == pytest.approx(top * min(divergences, key=divergences.get) / resolution, rel=1e-6)
 

@@ -171,15 +171,10 @@ def _peaks(tensor: TensorStatistics, percentile: float) -> tuple[float, float]:
 
 def _entropy(tensor: TensorStatistics, _: float, resolution: int = 2048) -> tuple[float, float]:
     """The clipping threshold of least KL divergence, on |x| as the method was published; the sides keep their own extremes."""
-    bins, counts = _sorted(tensor)
     top = max(-tensor.low, tensor.high)
     if top == 0:
         return 0.0, 0.0
-    magnitudes = np.abs(bin_middles(bins))
-    # Zeros (ReLU's) are exact in any quantization and would only drown the shape of the rest.
-    linear = np.zeros(resolution)
-    kept = magnitudes > 0
-    np.add.at(linear, np.minimum((magnitudes[kept] / top * resolution).astype(np.int64), resolution - 1), counts[kept])
+    linear = _linear(tensor, top, resolution)
     if not linear.any():
         # Nothing but zeros was counted of it: the extremes are all that is known.
         return tensor.low, tensor.high
@@ -189,6 +184,26 @@ def _entropy(tensor: TensorStatistics, _: float, resolution: int = 2048) -> tupl
     stops = range(levels, resolution + 1, levels // 8)
     threshold = top * min(stops, key=divergence) / resolution
     return max(tensor.low, -threshold), min(tensor.high, threshold)
+
+
+def _linear(tensor: TensorStatistics, top: float, resolution: int) -> np.ndarray:
+    """The histogram of |x| in bins of one width from 0 to `top`, float64 of `resolution`.
+
+    Near `top` the statistics' bins are up to 16 times as wide as these: what one counts is spread evenly between its edges, in
+    whole values. All on one place would leave the others empty, where Q has no mass either, and hide what clipping there costs.
+    """
+    # Zeros (ReLU's) are exact in any quantization and would only drown the shape of the rest.
+    counts = tensor.counts.reshape(2, -1).sum(axis=0)
+    bins = np.flatnonzero(counts[1:]) + 1
+    if not len(bins):
+        return np.zeros(resolution)
+    below = np.concatenate([[0], np.cumsum(counts[bins])])
+    places = np.stack(bin_edges(bins), axis=1).astype(np.float64).reshape(-1)
+    reached = np.stack([below[:-1], below[1:]], axis=1).reshape(-1)
+    edges = np.linspace(0.0, top, resolution + 1)
+    up_to = np.rint(np.interp(edges, np.minimum(places, top), reached))
+    up_to[0], up_to[-1] = 0, below[-1]
+    return np.diff(up_to)
 
 
 class _Divergence:
