@@ -1,4 +1,4 @@
-"""Make models/<model>/fp32: the FP32 ONNX model, checked on real images, against its torch module where it comes from one.
+"""Make models/<model>/fp32: the FP32 ONNX model, checked on real images against the ONNX file or torch module that it comes from.
 
 Reads `task`, `source`, `input` and `data.calibration` of params.yaml.
 """
@@ -20,7 +20,7 @@ from octavo.params.grammar import Detection, ModelSpec
 from octavo.progress import say, working
 from octavo.runtime.session import Session
 from octavo.sources import fetch
-from octavo.sources.checks import compare_with_reference, refuse_mixed_batch
+from octavo.sources.checks import compare_with_file, compare_with_reference, refuse_mixed_batch
 from octavo.tasks.registry import model_classes
 
 # Images on which the exported graph is run.
@@ -51,9 +51,12 @@ def main() -> None:
         }
         outputs = [session.run_finite(feeds(tensor), item.name) for item, tensor in samples]
         selecting = selects(fetched.model)
+        tensors = [tensor for _, tensor in samples]
         if not isinstance(session.input_shapes[fetched.input_name][0], int):
-            tensors = [tensor for _, tensor in samples]
             refuse_mixed_batch(lambda batch: session.run(feeds(batch)), tensors, outputs, selecting=selecting)
+        if spec.source.kind == "onnx" and not custom.bodies:
+            file = spec.source.file
+            made["notes"] += compare_with_file(file, fetched.input_name, spec.input, tensors, outputs, selecting=selecting)
         if fetched.reference is not None:
             hashed = [(item.sha256, tensor) for item, tensor in samples]
             made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder, selecting=selecting)

@@ -16,6 +16,7 @@ from octavo.errors import SourceError
 from octavo.graph.io import load, save
 from octavo.params.grammar import Input, OnnxSource, TorchSource
 from octavo.sources import fetch
+from octavo.sources.checks import compare_with_file
 
 torch = pytest.importorskip("torch")
 
@@ -545,3 +546,35 @@ except SourceError as error:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "needs 'torch', which is not installed" in done.stdout
     assert (tmp_path / "model.onnx").is_file()
+
+
+HEAD = '<ir_version: 8, opset_import: ["": 18]> g (float[1,3,16,16] image)'
+FILES = {
+    "values": HEAD + " => (float[1,3,16,16] y) { y = Abs(image) }",
+    "counts": HEAD + " => (uint8[1,3,16,16] y) { a = Mul(image, image) y = Cast<to=2>(a) }",
+    "rows": HEAD
+    + """ => (float[1,5,16] v, int64[1,5,16] i) <int64[1] k = {5}, int64[1] one = {1}>
+        { s = ReduceMean<keepdims=0>(image, one) v, i = TopK<axis=1>(s, k) }""",
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_graph_is_held_against_the_file_it_was_made_of(tmp_path, kind):
+    file = onnx_file(tmp_path / "m.onnx", FILES[kind]).file
+    outputs = [run(file, image) for image in SAMPLES]
+    settings = {"selecting": kind == "rows"}
+    assert compare_with_file(file, "image", INPUT, SAMPLES, outputs, **settings) == []
+    with pytest.raises(SourceError, match=r"m\.onnx"):
+        other = [{name: value + 1 for name, value in each.items()} for each in outputs]
+        compare_with_file(file, "image", INPUT, SAMPLES, other, **settings)
+    with pytest.raises(SourceError, match=r"puts out \['z'"):
+        renamed = [{name.replace("y", "z").replace("v", "z"): value for name, value in each.items()} for each in outputs]
+        compare_with_file(file, "image", INPUT, SAMPLES, renamed, **settings)
+
+
+def test_a_file_of_several_images_a_batch_is_not_run_on_one(tmp_path):
+    file = onnx_file(tmp_path / "m.onnx", FILES["values"].replace("[1,", "[4,")).file
+    (note,) = compare_with_file(file, "image", INPUT, SAMPLES, [{"y": np.abs(image)} for image in SAMPLES])
+    assert note.startswith(
+        "the graph is not compared with m.onnx, which does not run as it is: the graph does not run on image [1,"
+    )

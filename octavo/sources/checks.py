@@ -8,16 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import SourceError
+from octavo.errors import ModelRunError, SourceError
+from octavo.images.feeds import Feeds
 from octavo.layout import TORCH_OUTPUTS
+from octavo.params.preprocessing import Input
 from octavo.runtime.rows import matched_rows, rows_of
+from octavo.runtime.session import Session
 
-__all__ = ["compare_with_graph", "compare_with_reference", "refuse_mixed_batch"]
+__all__ = ["compare_with_file", "compare_with_graph", "compare_with_reference", "refuse_mixed_batch"]
 
 # Two implementations of FP32 round differently; a difference above this share of the largest output is a wrong export.
 TOLERANCE = 1e-3
 # Of rows that a graph chose: two that lie close change places with the last bit, and what is near them changes with them.
 SAME_ROWS = 0.9
+# Images on which a source file is run beside the graph that was made of it.
+COMPARED = 2
 
 Outputs = Mapping[str, np.ndarray]
 Run = Callable[[np.ndarray], Outputs]
@@ -80,6 +85,69 @@ def compare_with_graph(
         "train from the torch module that the graph was exported from (`source: {kind: torch}`)",
         selecting=selecting,
     )
+
+
+def compare_with_file(
+    file: str, image: str, spec: Input, tensors: Sequence[np.ndarray], outputs: Sequence[Outputs], *, selecting: bool = False
+) -> list[str]:
+    """Hold a graph against the ONNX file that it was made of, on `COMPARED` images: output names and values.
+
+    Args:
+        file: path of the ONNX file; all its operators are ONNX Runtime's.
+        image: the graph input that takes the image, of both.
+        spec: the model's `input:` block.
+        tensors: preprocessed images, batch dimension 1.
+        outputs: the graph's outputs on each.
+        selecting: as in `compare_with_reference`; where outputs have no rows in common, their names alone are compared.
+
+    Returns:
+        A line that says why nothing was compared, where the file does not run as it is (its batch is fixed at several images, or
+        its opset is too old for ONNX Runtime); else nothing.
+
+    Raises:
+        SourceError: names differ, or values by more than rounding does; of integers a tenth may differ.
+    """
+    try:
+        session = Session(file)
+        feeds = Feeds.of(session.signature, image, spec)
+        truths = [session.run(feeds(tensor)) for tensor in tensors[:COMPARED]]
+    except ModelRunError as error:
+        problem = error.problem.removeprefix(f"{file}: ")
+        return [f"the graph is not compared with {Path(file).name}, which does not run as it is: {problem}"]
+    mine = list(outputs[:COMPARED])
+    names = ("the graph made of the file", file)
+    mend = "set `source.opset` to the file's own opset, or export it again with another one"
+    if list(truths[0]) != list(mine[0]):
+        raise SourceError(f"{names[0]} puts out {list(mine[0])} where {names[1]} puts out {list(truths[0])}", mend)
+    try:
+        _refuse_others(truths, mine, names, mend)
+    except SourceError:
+        if not selecting:
+            raise
+        # Pairing rows of some thousands takes seconds and half a gigabyte: only where they do not come in one order.
+        if all(rows_of(truth) is not None for truth in truths):
+            wide = [[{name: value.astype(np.float64) for name, value in each.items()} for each in both] for both in (truths, mine)]
+            _compared(*wide, names, mend, selecting=True)
+    return []
+
+
+def _refuse_others(truths: Sequence[Outputs], mine: Sequence[Outputs], names: tuple[str, str], mend: str) -> None:
+    """Refuse outputs in another order or of other values; integers apart, of which steps of rounding may move some."""
+    floats = [[{name: each[name] for name in each if _is_float(each[name])} for each in both] for both in (truths, mine)]
+    if floats[0][0]:
+        _compared(*floats, names, mend, selecting=False)
+    for truth, other in zip(truths, mine, strict=True):
+        for name, value in truth.items():
+            if not _is_float(value) and not _is_mostly(value, other[name]):
+                raise SourceError(f"output {name!r} of {names[0]} differs from that of {names[1]}", mend)
+
+
+def _is_float(value: np.ndarray) -> bool:
+    return np.issubdtype(value.dtype, np.floating)
+
+
+def _is_mostly(truth: np.ndarray, mine: np.ndarray) -> bool:
+    return truth.shape == mine.shape and np.count_nonzero(truth == mine) >= SAME_ROWS * truth.size
 
 
 def _compared(
