@@ -168,7 +168,7 @@ def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
     assert "int8" in precisions(whole)
     wanted = whole.measured["all_int8_db"] + 3
     result = quantized(fidelity=wanted, placement=named)
-    assert result.measured["in_float"] == "no placement with INT8 in it measured well enough"
+    assert result.measured["in_float"] == "none of the measured placements with INT8 in them is close enough to FP32"
     assert result.measured["db"] >= wanted
     assert precisions(result) == {"float"}
     assert "int8" in precisions(quantized(fidelity=wanted, placement=named, repair=False))

@@ -77,7 +77,7 @@ def served_by(
     """
     costs, why = found.costs, ""
     if db_of(found.noise) < wanted_db:
-        why = "no placement with INT8 in it measured well enough"
+        why = "none of the measured placements with INT8 in them is close enough to FP32"
     elif costs is not None:
         other = in_float(draft, whole, "", _heavy(whole)) if rival else None
         costs = _with_speeds(costs, model, draft, [plan for plan in (found.plan, other) if plan is not None], judge.samples[0])

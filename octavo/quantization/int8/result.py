@@ -55,7 +55,7 @@ class Int8Result:
         reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
         if reached is None or wanted is None or reached >= wanted:
             return []
-        why = "no placement with INT8 in it measured better" if repair else "`repair: false` gives no layer back to float"
+        why = "none of the measured placements is closer" if repair else "`repair: false` gives no layer back to float"
         lost = self.measured.get("expected_loss")
         found = f"{reached} dB at the heads" if lost is None else f"{lost:.1%} of AP expected to be lost ({reached} dB)"
         return [f"{found} on held-out images, where `fidelity` asks for {wanted} dB: {why}"]
