@@ -41,10 +41,12 @@ def main() -> None:
         for item, tensor in track(images, f"calibrating {chosen.model}"):
             yield item.name, feeds(tensor)
 
-    statistics = collect(CustomOps.read(folder, manifest).part(load(folder / MODEL)), samples)
+    custom = CustomOps.read(folder, manifest)
+    statistics = collect(custom.part(load(folder / MODEL)), samples)
     statistics.origin = {
         "model": manifest["sha256"],
         "input": block_hash(spec.input),
+        **custom.origin(),
         "images": image_list(items),
         "samples": len(counted) - len(images.skipped),
         "skipped": images.skipped,
@@ -56,6 +58,8 @@ def main() -> None:
         say(f"infinite on some image, and left in float for that: {', '.join(infinite)}")
     for skipped in images.skipped:
         say(f"skipped: {skipped}")
+    if images.skipped:
+        say(f"warning: ranges come from {statistics.origin['samples']} of {len(counted)} images: the others cannot be read")
     say(f"{calibration_dir(chosen.model)}: {len(statistics.tensors)} tensors over {statistics.origin['samples']} images")
 
 

@@ -19,6 +19,7 @@ from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import as_records, left_out, summary
 from octavo.quantization.fp16 import NOTHING_TO_CONVERT, quantize_fp16
+from octavo.quantization.select import asked
 
 # Images on which overflow and loss are looked for.
 VERIFIED = 8
@@ -36,10 +37,10 @@ def main() -> None:
     samples = [feeds(tensor) for _, tensor in islice(images, VERIFIED)]
 
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
+    part = custom.part(original)
+    kept = asked(spec.fp16.keep_float, part, custom.float_anyway(original))
     with working(f"converting {chosen.model} to FP16"):
-        result = quantize_fp16(
-            custom.part(original), keep_io=spec.fp16.keep_io, keep_float_patterns=spec.fp16.keep_float, samples=samples
-        )
+        result = quantize_fp16(part, keep_io=spec.fp16.keep_io, keep_float_patterns=kept, samples=samples)
     decisions = [*result.decisions, *left_out(custom.untouched(original))]
     folder = variant_dir(chosen.model, "fp16")
     with replace_dir(folder) as temporary:

@@ -13,8 +13,7 @@ from octavo.graph.custom_ops import CustomOps, as_in_file
 from octavo.graph.io import load, save
 from octavo.images.dataset import image_list
 from octavo.images.feeds import Feeds
-from octavo.images.purpose import chosen_images, open_images
-from octavo.images.splits import hold_out, pick
+from octavo.images.purpose import calibration_images, chosen_images
 from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
 from octavo.manifest import block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
@@ -23,6 +22,7 @@ from octavo.progress import say, working
 from octavo.quantization.decisions import left_out, summary
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.report import markdown
+from octavo.quantization.select import asked
 from octavo.quantization.verification import verified
 from octavo.tasks.detection import row_reader
 
@@ -38,15 +38,15 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     source = variant_dir(chosen.model, "fp32")
     manifest = read_manifest(source)
-    calibration, where = str(calibration_dir(chosen.model)), f"models.{chosen.model}.data"
+    calibration, where, feeds = str(calibration_dir(chosen.model)), f"models.{chosen.model}.data", Feeds.read(manifest)
     statistics = Statistics.load(calibration)
-    statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input)}, calibration)
-    items = open_images(spec.data, "calibration", where)
-    picked = pick(items, spec.calibrate.samples, spec.calibrate.seed)
-    statistics.require_images(image_list(picked), (item.sha256 for item in hold_out(picked, spec.calibrate)[1]), calibration)
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
+    statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input), **custom.origin()}, calibration)
+    items, picked, apart = calibration_images(spec, where)
+    statistics.require_images(image_list(picked), (item.sha256 for item in apart), calibration)
     model = custom.part(original)
-    feeds = Feeds.read(manifest)
+    kept = asked(spec.int8.keep_float, model, custom.float_anyway(original))
+    recipe = spec.int8.model_copy(update={"keep_float": kept}).of_task(spec.task.name)
     counted, held_out = (
         [(item.name, feeds(tensor)) for item, tensor in chosen_images(spec, files, where, items)]
         for files in (statistics.files("files")[:CALIBRATION], statistics.files("held_out"))
@@ -57,11 +57,9 @@ def main() -> None:
     images = Images([fed for _, fed in counted], [fed for _, fed in held_out], boxes, together=spec.task.name == "embedding")
 
     with working(f"quantizing {chosen.model}"):
-        results = {
-            "int8": quantize_static(model, statistics, spec.int8.of_task(manifest["task"]["name"]), images),
-            "int8_dynamic": quantize_dynamic(model, spec.int8, statistics),
-        }
-    for variant, result in results.items():
+        static = quantize_static(model, statistics, recipe, images)
+        dynamic = quantize_dynamic(model, recipe, statistics)
+    for variant, result in (("int8", static), ("int8_dynamic", dynamic)):
         folder, decisions = variant_dir(chosen.model, variant), [*result.decisions, *left_out(custom.untouched(original))]
         made = {
             "from_sha256": manifest["sha256"],
@@ -84,25 +82,18 @@ def main() -> None:
                 name=str(folder / MODEL),
                 custom=custom,
                 sizes=(manifest["bytes"], model_bytes(temporary)),
-                classes=manifest["task"]["name"] in ("classification", "segmentation"),
+                classes=spec.task.name in ("classification", "segmentation"),
                 kept_db=result.kept_db,
             )
             made["warnings"] = [*result.warnings(repair=spec.int8.repair), *made["warnings"]]
             written = write_manifest(
-                temporary,
-                name=chosen.model,
-                variant=variant,
-                spec=spec,
-                image_input=feeds.image,
-                made=made,
-                custom_ops=custom,
+                temporary, name=chosen.model, variant=variant, spec=spec, image_input=feeds.image, made=made, custom_ops=custom
             )
             write_text(temporary / "report.md", markdown(written))
         for warning in written["made"]["warnings"]:
             say(f"warning: {folder / MODEL}: {warning}")
-        say(
-            f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32; {as_in_file(summary(decisions))}"
-        )
+        size = f"{written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32"
+        say(f"{folder / MODEL}: {size}; {as_in_file(summary(decisions))}")
 
 
 if __name__ == "__main__":

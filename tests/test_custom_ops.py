@@ -554,6 +554,17 @@ def test_a_body_may_spell_the_domain_of_onnx_and_have_operators_of_onnx_runtime(
     np.testing.assert_array_equal(outputs["y"], np.array([0, 1], np.float32))
 
 
+def test_each_operator_has_a_file_and_statistics_are_of_one_body(tmp_path):
+    half, whole = (Body("My_Scale", my_scale(name="My_Scale", default=default), "file", "f.onnx") for default in (True, False))
+    dotted = Body("My.Scale", my_scale(name="My.Scale"), "file", "f.onnx")
+    custom = CustomOps({"My_Scale": half, "My.Scale": dotted})
+    custom.write(tmp_path)
+    assert CustomOps.read(tmp_path, {"custom_ops": custom.record()}).bodies["My.Scale"].data == dotted.data
+    origins = [CustomOps({"My_Scale": body}).origin()["custom_ops"] for body in (half, whole, None)]
+    assert len(set(origins)) == 3
+    assert CustomOps().origin() == {}
+
+
 def test_two_bodies_with_different_helpers_of_one_name():
     def body(name, op_type):
         helper = oh.make_function(

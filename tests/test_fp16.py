@@ -20,7 +20,7 @@ from octavo.errors import QuantizationError
 from octavo.quantization.fp16 import Fp16Result, convert, quantize_fp16
 from octavo.quantization.fp16.measure import Loss, as_fed, compare, rounded_everywhere
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
-from octavo.quantization.select import select
+from octavo.quantization.select import asked, select
 from octavo.runtime.noise import SQNR_CAP
 from octavo.runtime.session import Session
 
@@ -219,7 +219,7 @@ def test_sequences_are_no_tensors_to_measure():
         node("Exp", ["part"], ["y"], "exp"),
     ]
     model = build(nodes, {"x": [1, 2, 4]}, {"y": [1, 1, 4]}, {"first": np.int64(0)})
-    result = quantize_fp16(model, samples=[{"x": image(1, 2, 4)}])
+    result = quantize_fp16(model, samples=[{"x": np.ones((1, 2, 4), np.float32)}])
     assert precision(result) == {"relu": "fp16", "parts": "float", "at": "float", "exp": "fp16"}
 
 
@@ -520,6 +520,18 @@ def test_a_pattern_that_matches_nothing_names_what_is_near():
         select(["/model/head/cnv*"], nodes)
     with pytest.raises(QuantizationError, match="op types are Conv, Softmax"):
         select(["zzz"], nodes)
+
+
+def test_patterns_that_only_name_what_stays_float_anyway_ask_for_nothing():
+    left_out = [("nms", "EfficientNMS_TRT"), ("tail", "Conv")]
+    patterns = ["Conv", "nms", "EfficientNMS_TRT", "tail", "typo"]
+    model = build(
+        [node("Conv", ["x", "w"], ["y"], "first")],
+        {"x": [1, 1, 2, 2]},
+        {"y": [1, 1, 2, 2]},
+        {"w": np.ones((1, 1, 1, 1), np.float32)},
+    )
+    assert asked(patterns, model, left_out) == ("Conv", "typo")
 
 
 # ---------------------------------------------------------------- proof by running

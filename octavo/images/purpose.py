@@ -17,9 +17,10 @@ from octavo.errors import DataError, ParamsError
 from octavo.images.dataset import Classes, Images, Item, cut, list_set, refuse_overlap
 from octavo.images.formats.listed import dataset_folders
 from octavo.images.pairs import refuse_pairless
+from octavo.images.splits import hold_out, pick
 from octavo.params.grammar import Data, ImageSet, ModelSpec
 
-__all__ = ["Purpose", "chosen_images", "open_images", "refuse_calibrated"]
+__all__ = ["Purpose", "calibration_images", "chosen_images", "open_images", "refuse_calibrated"]
 
 Purpose = Literal["calibration", "validation", "train"]
 
@@ -59,6 +60,21 @@ def open_images(data: Data, purpose: Purpose, where: str, classes: Classes = Cla
     if purpose == "validation":
         refuse_pairless(chosen, images, here)
     return sorted([*chosen, *held], key=lambda item: item.name) if purpose == "validation" else chosen
+
+
+def calibration_images(spec: ModelSpec, where: str) -> tuple[list[Item], list[Item], list[Item]]:
+    """All images of the calibration set; of these the ones that `calibrate` picks; and of these the ones that it holds out.
+
+    Args:
+        spec: the model's block.
+        where: the path of `data`, for errors.
+
+    Raises:
+        DataError: as `open_images`.
+    """
+    items = open_images(spec.data, "calibration", where)
+    picked = pick(items, spec.calibrate.samples, spec.calibrate.seed)
+    return items, picked, hold_out(picked, spec.calibrate)[1]
 
 
 def chosen_images(spec: ModelSpec, files: Sequence[Sequence[str]], where: str, items: Sequence[Item] | None = None) -> Images:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import onnx_ir as ir
+
 from octavo.errors import QuantizationError
 from octavo.params.patterns import matches, near
 
-__all__ = ["select"]
+__all__ = ["asked", "select"]
+
+
+def asked(patterns: Iterable[str], model: ir.Model, float_anyway: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The patterns without those that only name nodes which quantization never sees, as they stay float anyway.
+
+    Args:
+        patterns: in the order of params.yaml.
+        model: what is quantized.
+        float_anyway: (name, op type) of custom operators, and of what lies behind a cut.
+    """
+    nodes, others = [(node.name or "", node.op_type) for node in model.graph], list(float_anyway)
+    return tuple(pattern for pattern in patterns if _named(pattern, nodes) or not _named(pattern, others))
 
 
 def select(patterns: Iterable[str], nodes: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -28,8 +42,7 @@ def select(patterns: Iterable[str], nodes: Iterable[tuple[str, str]]) -> dict[st
     nodes = list(nodes)
     found: dict[str, str] = {}
     for pattern in patterns:
-        exact = [name for name, op_type in nodes if pattern in (name, op_type)]
-        matched = exact or matches(pattern, [name for name, _ in nodes])
+        matched = _named(pattern, nodes)
         if not matched:
             words = dict.fromkeys([op_type for _, op_type in nodes] + [name for name, _ in nodes])
             raise QuantizationError(
@@ -39,3 +52,8 @@ def select(patterns: Iterable[str], nodes: Iterable[tuple[str, str]]) -> dict[st
         for name in matched:
             found.setdefault(name, pattern)
     return {name: found[name] for name, _ in nodes if name in found}
+
+
+def _named(pattern: str, nodes: list[tuple[str, str]]) -> list[str]:
+    exact = [name for name, op_type in nodes if pattern in (name, op_type)]
+    return exact or list(matches(pattern, [name for name, _ in nodes]))

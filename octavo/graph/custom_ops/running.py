@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections import Counter
@@ -76,6 +77,11 @@ class CustomOps:
             for op_type, body in self.bodies.items()
         }
 
+    def origin(self) -> dict[str, str]:
+        """For statistics: what stood in for the operators while they were made; empty where the graph has none."""
+        told = json.dumps({op_type: body.sha256 if body else None for op_type, body in sorted(self.bodies.items())})
+        return {"custom_ops": sha256_bytes(told.encode())} if self.bodies else {}
+
     def metrics(self) -> dict[str, str]:
         """For the metrics' records and the log: `custom_ops.<operator>` is how it was run."""
         return {
@@ -145,6 +151,11 @@ class CustomOps:
             (node.name or "", operator(node), "custom operator" if self._custom(node, whole) else "lies behind a custom operator")
             for node in off
         ]
+
+    def float_anyway(self, model: ir.Model) -> list[tuple[str, str]]:
+        """(node, op type) of all that quantization leaves as it is: the custom operators, and what `part` leaves out."""
+        custom = [(node.name or "", operator(node)) for node in (self._nodes(model) if self.bodies else ())]
+        return [*custom, *((name, op_type) for name, op_type, _ in self.untouched(model))]
 
     def compared(self, model: ir.Model) -> list[str]:
         """Names of the tensors by which variants are compared: outputs, and what cut-off operators read."""
@@ -238,7 +249,9 @@ def _attach(model: ir.Model, body: Body, domain: str) -> None:
 
 
 def _file(op_type: str) -> str:
-    return f"{FOLDER}/{re.sub(r'[^A-Za-z0-9_]', '_', op_type)}.onnx"
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", op_type)
+    # `My.Scale` and `My_Scale` are two operators.
+    return f"{FOLDER}/{plain if plain == op_type else f'{plain}-{sha256_bytes(op_type.encode())[:8]}'}.onnx"
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
