@@ -17,6 +17,8 @@ __all__ = ["CHOSEN", "FAMILY", "SOFTMAX"]
 _MOST, _COLUMNS = 1000, range(5, 2000)
 # A share of the image that no box has; of boxes in pixels nearly all have more.
 _FAR = 4.0
+# What softmax gives "no object" in the background at least, and the share of queries that are background at least.
+_SURE, _BACKGROUND = 0.9, 0.75
 
 
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
@@ -45,8 +47,13 @@ def _fits_softmax(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001
 
 
 def _has_no_object(logits: np.ndarray) -> bool:
-    """Whether most queries are sure of the last class: "no object", for no photo shows so many of one kind."""
-    return logits.shape[1] > 1 and bool(((logits.argmax(axis=1) == logits.shape[1] - 1) & (logits[:, -1] > 1)).mean() > 0.5)
+    """Whether most queries are sure of the last class alone: "no object", for no photo shows so many of one kind."""
+    return logits.shape[1] > 1 and bool(((_softmax(logits)[:, -1] > _SURE) & (logits[:, -1] > 1)).mean() > _BACKGROUND)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _are_classes(values: np.ndarray) -> bool:
@@ -66,8 +73,7 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
 
 def _decode_softmax(outputs: Outputs, size: Size, least: float) -> Boxes:
     boxes, logits = _parts(outputs)
-    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return _best(boxes, (weights / weights.sum(axis=1, keepdims=True))[:, :-1], size, least)
+    return _best(boxes, _softmax(logits)[:, :-1], size, least)
 
 
 def _fits_chosen(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001
