@@ -65,9 +65,8 @@ def main() -> None:
             "from_sha256": manifest["sha256"],
             "settings": spec.int8.model_dump(mode="json"),
             "calibration": {key: statistics.origin.get(key) for key in ("images", "samples")} | {"held_out": len(held_out)},
-            "corrected_biases": result.corrected,
-            "measured": result.measured,
         }
+        made |= {"corrected_biases": result.corrected, "measured": result.measured}
         with replace_dir(folder) as temporary:
             if result.costs is not None:
                 result.costs.save(temporary / "costs.json")
