@@ -130,7 +130,8 @@ def tiny(tmp_path) -> Network:
 def test_ours_and_onnx_runtime_on_a_small_network(tiny, tmp_path):
     names = ["ours", "ours-openvino", "ort"]
     tools = dict.fromkeys(names, Path(sys.executable))
-    results = peers.compare(tiny, tools, tmp_path / "out", samples=8, limit=8, rounds=3)
+    # Weights that nobody trained answer nearly alike to all images: less than usual is asked of what is left of that.
+    results = peers.compare(tiny, tools, tmp_path / "out", samples=8, limit=8, rounds=3, int8={"fidelity": 5})
     assert list(results) == [FP32, *names]
     assert results[FP32]["kept"] == results[FP32]["agreement"] == results[FP32]["speed"] == 1
     for name in names:

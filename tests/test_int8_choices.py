@@ -151,13 +151,13 @@ def test_fp16_is_judged_on_fp32s_choice():
 
 
 def emptied(op) -> ir.Model:
-    """Rows above a threshold, from them widths [n, 1] and offsets [n, 4], and a layer for their product."""
+    """Rows above a threshold, from them widths [n, 1] and offsets [n, 6], and a layer for their product."""
     tensors = {
-        "w": GENERATOR.standard_normal((4, 4)).astype(np.float32),
-        "v": GENERATOR.standard_normal((4, 1)).astype(np.float32),
-        "u": GENERATOR.standard_normal((4, 3)).astype(np.float32),
+        "w": GENERATOR.standard_normal((6, 6)).astype(np.float32),
+        "v": GENERATOR.standard_normal((6, 1)).astype(np.float32),
+        "u": GENERATOR.standard_normal((6, 3)).astype(np.float32),
         "least": np.float32(2.0),
-        "rows": np.array([-1, 4], np.int64),
+        "rows": np.array([-1, 6], np.int64),
         "flat": np.array([-1], np.int64),
         "axis": np.array([1], np.int64),
     }

@@ -175,12 +175,12 @@ def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
     # Where those of all layers miss the mark, too, the ones that make little noise are: not the layer with the outlier.
     model = plain(outlier=20.0)
     statistics = graphs.statistics_of(model, FEEDS[:8])
-    more = quantize_static(model, statistics, Int8(method="minmax", fidelity=50.0, placement=named), IMAGES)
+    more = quantize_static(model, statistics, Int8(method="minmax", fidelity=28.0, placement=named), IMAGES)
     assert precisions(more) == {"float"}
     reasons = {decision.node: decision.reason for decision in more.decisions}
     assert "weights int8 in the file" not in reasons["body"]
     assert any("weights int8 in the file" in reason for reason in reasons.values())
-    assert more.measured["db"] >= 50
+    assert more.measured["db"] >= 28
 
 
 def test_such_a_file_is_accepted_and_its_record_says_that_no_layer_is_int8(timed, tmp_path):

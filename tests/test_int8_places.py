@@ -170,7 +170,7 @@ def test_shifts_are_means_over_the_places_that_count():
     attended = {"y": weights}
     assert np.allclose(rounding_shifts(model, units, scales, feeds, attended=attended)["y"], wanted, atol=1e-5)
     assert np.allclose(rounding_shifts(model, units, scales, feeds)["y"], alike, atol=1e-5)
-    assert np.allclose(own_shifts(model, units, scales, feeds, attended)["y"].shift, wanted, atol=1e-5)
+    assert np.allclose(own_shifts(model, units, scales, feeds, attended)["y"].shift.reshape(-1), wanted, atol=1e-5)
     # All objects on a third image, which is not looked at.
     elsewhere = {"y": [*(np.zeros_like(weight) for weight in weights), weights[0]]}
     assert np.allclose(rounding_shifts(model, units, scales, feeds, attended=elsewhere)["y"], alike, atol=1e-5)

@@ -27,7 +27,7 @@ from octavo.sources.torch_export import export
 @pytest.fixture(scope="module")
 def module():
     """Of uneven channels, in eval mode."""
-    torch.manual_seed(1)
+    torch.manual_seed(2)
     made = with_statistics(small()).eval()
     with torch.no_grad():
         made.stem[1].weight *= torch.logspace(-2, 0, 8)

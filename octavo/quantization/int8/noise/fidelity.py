@@ -18,7 +18,7 @@ from octavo.quantization.int8.structure.heads import is_map
 
 __all__ = ["are_masks", "fidelity_of", "least_of"]
 
-# Of classifiers, 24.5 dB were .03 to .7 dB more while what classes differ by on average counted as signal.
+# Of classifiers, 24.5 dB were .03 to .45 dB more while what classes differ by on average counted as signal.
 VECTORS, MASKS, BOXES = 24.5, 22.5, 20.0
 # What boxes are held to where `BOXES` would be dear; of AP that is 1.6 %.
 LEAST_BOXES = 18.0

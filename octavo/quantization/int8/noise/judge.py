@@ -171,10 +171,11 @@ class HeadJudge(Judge):
             [np.moveaxis(result[name], axis, 0).reshape(result[name].shape[axis], -1) for result in self._true], 1
         )
         whole, own = float(stacked.var(dtype=np.float64)), stacked.var(axis=1, dtype=np.float64)
-        few = stacked.shape[1] < _ENOUGH
-        if few and (self._together or stacked.shape[1] == 1):
+        count = stacked.shape[1]
+        if count < _ENOUGH and (self._together or count == 1):
             return np.full(len(stacked), max(whole, 1e-30))
-        if few:
+        if count < _ENOUGH:
+            own *= count / (count - 1)  # of so few the mean is not known
             whole, own = float(own.mean()), _of_their_size(own)
         # A channel that hardly moves decides nothing; its share of the whole bounds what its noise can count.
         return np.maximum(own, max(whole, 1e-30) * 1e-2)

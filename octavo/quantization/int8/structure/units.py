@@ -184,9 +184,10 @@ def _turns_coordinates(node: ir.Node) -> bool:
     if node.op_type == "Conv":
         # Along rows, which lie behind their coordinates.
         return len(rows) == 3 and list(weights) == [_COORDINATES, _COORDINATES, 1]
+    if node.op_type == "MatMul" and len(rows) == 3:
+        return len(weights) == 2 and all(size <= _COORDINATES for size in weights)
     # A single row is a vector, and a layer.
-    many = len(rows) > 2 or (len(rows) == 2 and rows[0] != 1)
-    return many and len(weights) == 2 and all(size <= _COORDINATES for size in weights)
+    return (len(rows) > 2 or rows[0] != 1) and list(weights) == [_COORDINATES, _COORDINATES]
 
 
 def constant(value: ir.Value | None) -> bool:
