@@ -193,7 +193,7 @@ def chosen_grid(kind: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize(("kind", "decoder"), [("detr", "chosen"), ("paddle", "paddle")])
+@pytest.mark.parametrize(("kind", "decoder"), [("detr", "chosen"), pytest.param("paddle", "paddle", marks=pytest.mark.slow)])
 def test_a_detector_with_its_post_processing_goes_through_the_stages(kind, decoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(chosen_grid(kind), "small.onnx")
