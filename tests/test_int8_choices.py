@@ -213,6 +213,41 @@ def test_no_integer_kernel_stands_where_rows_may_be_missing_and_shapes_differ(tm
     assert run(result.model, samples[0])["y"].shape == run(model, samples[0])["y"].shape
 
 
+def test_rows_that_a_mask_keeps_are_chosen_by_fp32_where_int8_is_judged():
+    """Rounding keeps other rows, or more: a layer behind them is compared on FP32's."""
+    tensors = {
+        "c": GENERATOR.standard_normal((6, 3, 1, 1)).astype(np.float32),
+        "w": GENERATOR.standard_normal((6, 3)).astype(np.float32),
+        "least": np.float32(2.0),
+        "rows": np.array([-1, 6], np.int64),
+        "axis": np.array([1], np.int64),
+    }
+    nodes = [
+        oh.make_node("Conv", ["image", "c"], ["f"], name="conv"),
+        oh.make_node("Reshape", ["f", "rows"], ["r"], name="rows"),
+        oh.make_node("ReduceMax", ["r", "axis"], ["m"], name="most", keepdims=0),
+        oh.make_node("Greater", ["m", "least"], ["above"], name="above"),
+        oh.make_node("Compress", ["r", "above"], ["x"], name="taken", axis=0),
+        oh.make_node("MatMul", ["x", "w"], ["y"], name="y"),
+    ]
+    value = oh.make_tensor_value_info
+    graph = oh.make_graph(
+        nodes,
+        "kept",
+        [value("image", 1, [1, 3, 8, 8])],
+        [value("y", 1, ["n", 3])],
+        [onh.from_array(array, name) for name, array in tensors.items()],
+    )
+    model = ir.from_proto(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=9))
+    clean(model, 18)
+    samples = [{"image": GENERATOR.standard_normal((1, 3, 8, 8)).astype(np.float32) * 2} for _ in range(12)]
+    recipe = Int8(placement="all", repair=False)
+    result = quantize_static(model, statistics_of(model, samples), recipe, Images(samples[:8], samples[8:]))
+    decided = {decision.node: decision.precision for decision in result.decisions}
+    assert (decided["conv"], decided["taken"], decided["y"]) == ("int8", "float", "int8")
+    assert result.measured["db"] > 15
+
+
 def crash_graph(op, shapes) -> bytes:
     """Q/DQ around one op, as ONNX Runtime's own quantizer lays them."""
     nodes, inputs = [], []

@@ -18,7 +18,7 @@ from octavo.graph.custom_ops.running import LAYERS
 __all__ = ["SELECTS", "choosing", "held", "released", "selects"]
 
 # Behind these one value more or less moves all others.
-SELECTS = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
+SELECTS = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
 # What comes out of these depends on sizes, not on values.
 _SIZES = frozenset({"Shape", "Size"})
 
