@@ -150,6 +150,21 @@ def test_fp16_is_judged_on_fp32s_choice():
 # ---------------------------------------------------------------- no rows
 
 
+def of_rows(nodes: list, tensors: dict[str, np.ndarray], outputs: list[str]) -> ir.Model:
+    """A clean graph from an image to rows of three values whose number depends on it."""
+    value = oh.make_tensor_value_info
+    graph = oh.make_graph(
+        nodes,
+        "rows",
+        [value("image", 1, [1, 3, 8, 8])],
+        [value(name, 1, ["n", 3]) for name in outputs],
+        [onh.from_array(array, name) for name, array in tensors.items()],
+    )
+    model = ir.from_proto(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=9))
+    clean(model, 18)
+    return model
+
+
 def emptied(op) -> ir.Model:
     """Rows above a threshold, from them widths [n, 1] and offsets [n, 6], and a layer for their product."""
     tensors = {
@@ -176,17 +191,7 @@ def emptied(op) -> ir.Model:
         oh.make_node("MatMul", ["moved", "u"], ["y"], name="y"),
         oh.make_node("MatMul", ["both", "u"], ["z"], name="z"),
     ]
-    value = oh.make_tensor_value_info
-    graph = oh.make_graph(
-        nodes,
-        "emptied",
-        [value("image", 1, [1, 3, 8, 8])],
-        [value("y", 1, ["n", 3]), value("z", 1, ["n", 3])],
-        [onh.from_array(array, name) for name, array in tensors.items()],
-    )
-    model = ir.from_proto(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=9))
-    clean(model, 18)
-    return model
+    return of_rows(nodes, tensors, ["y", "z"])
 
 
 NONE = {"image": np.zeros((1, 3, 8, 8), np.float32)}
@@ -230,16 +235,7 @@ def test_rows_that_a_mask_keeps_are_chosen_by_fp32_where_int8_is_judged():
         oh.make_node("Compress", ["r", "above"], ["x"], name="taken", axis=0),
         oh.make_node("MatMul", ["x", "w"], ["y"], name="y"),
     ]
-    value = oh.make_tensor_value_info
-    graph = oh.make_graph(
-        nodes,
-        "kept",
-        [value("image", 1, [1, 3, 8, 8])],
-        [value("y", 1, ["n", 3])],
-        [onh.from_array(array, name) for name, array in tensors.items()],
-    )
-    model = ir.from_proto(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=9))
-    clean(model, 18)
+    model = of_rows(nodes, tensors, ["y"])
     samples = [{"image": GENERATOR.standard_normal((1, 3, 8, 8)).astype(np.float32) * 2} for _ in range(12)]
     recipe = Int8(placement="all", repair=False)
     result = quantize_static(model, statistics_of(model, samples), recipe, Images(samples[:8], samples[8:]))

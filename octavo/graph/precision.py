@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octavo.errors import SourceError
+from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.inspect import QUANTIZED_OPS, QUANTIZED_WEIGHTS, check_float
 from octavo.graph.macs import stored_in
 
@@ -20,7 +21,6 @@ _INTEGER = frozenset({"ConvInteger", "MatMulInteger", "QAttention", "QGemm", "QL
 _DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 # They take codes as they are, or weights alone as codes.
 _MIXED = frozenset({"MatMulIntegerToFloat"})
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 # A DQ in front of one of these restores the layer's data all the same.
 _MOVES = frozenset({"Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _WEIGHTS = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
@@ -129,7 +129,7 @@ def check_weights(model: ir.Model) -> None:
     found = [
         (node, kind)
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.op_type in _WEIGHTED and node.domain in ("", "ai.onnx")
+        if node.op_type in LAYERS and node.domain in ("", "ai.onnx")
         for kind in map(_rounded, node.inputs[:2])
         if kind
     ]
