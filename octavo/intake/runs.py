@@ -13,6 +13,7 @@ from octavo.graph.custom_ops import CustomOps, resolve
 from octavo.graph.inspect import custom_ops
 from octavo.graph.io import INLINE_LIMIT, weight_bytes
 from octavo.graph.readable import readable
+from octavo.images.feeds import USUAL
 from octavo.intake.inputs import ImageInput
 from octavo.runtime.session import Session
 
@@ -72,13 +73,17 @@ class Runnable:
 
     def _feeds(self, image: ImageInput, size: tuple[int, int]) -> Mapping[str, np.ndarray]:
         feeds = {image.name: image.grey(size)}
+        sides = dict(zip(("height", "width"), size, strict=True))
         for value in self.model.graph.inputs:
             if value.name in feeds or value.is_initializer() or value.dtype is None:
                 continue
             # Beside the image mostly its size in pixels, or thresholds.
             shape = [side if isinstance(side, int) else 1 for side in value.shape or ()]
-            filled = size[0] if value.dtype.name.startswith("INT") else 1
-            feeds[value.name] = np.full(shape, filled, _TYPES.get(value.dtype.name, np.float32))
+            filled = [size[0] if value.dtype.name.startswith("INT") else 1]
+            # What exporters are known for is fed as the stages feed it, where that many values fit.
+            usual = [sides.get(one, one) for one in USUAL.get(value.name, ())]
+            fitting = usual if shape and shape[-1] == len(usual) else filled
+            feeds[value.name] = np.broadcast_to(fitting, shape).astype(_TYPES.get(value.dtype.name, np.float32))
         return feeds
 
 
