@@ -18,7 +18,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.quantization.int8.static import decided
+from octavo.quantization.int8.record import decided
 from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.kernels import optimized_nodes
 

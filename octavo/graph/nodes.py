@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
-__all__ = ["is_pointwise", "only_reader", "silu_of"]
+__all__ = ["ends_ahead", "is_pointwise", "only_reader", "silu_of"]
+
+
+def ends_ahead(node: ir.Node, is_end: Callable[[ir.Node], bool]) -> list[ir.Node]:
+    """The first nodes, on each path from a node to what reads it, that `is_end` says yes to; itself alone where it is one."""
+    ends, ahead, seen = [], [node], {node}
+    for one in ahead:
+        if is_end(one):
+            ends.append(one)
+            continue
+        fresh = dict.fromkeys(use.node for value in one.outputs for use in value.uses() if use.node not in seen)
+        ahead += fresh
+        seen |= fresh.keys()
+    return ends
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:

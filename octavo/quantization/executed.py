@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from octavo.graph.nodes import ends_ahead
 from octavo.quantization.decisions import Decision, as_records
 from octavo.runtime.kernels import KINDS, RunNode
 
@@ -241,17 +242,8 @@ class _Places:
 
         One decision was made for all of them, which tells them from a bias or factor that the layer before has taken in.
         """
-        ends, ahead, seen = set(), [node], set()
-        while ahead:
-            one = ahead.pop()
-            if kernels.get(one.name or ""):
-                ends.add(one)
-            elif one.op_type not in _SPELLED:
-                return None
-            elif one not in seen:
-                seen.add(one)
-                ahead += [use.node for value in one.outputs for use in value.uses()]
-        end = ends.pop() if len(ends) == 1 else None
+        ends = ends_ahead(node, lambda one: bool(kernels.get(one.name or "")) or one.op_type not in _SPELLED)
+        end = ends[0] if len(ends) == 1 and kernels.get(ends[0].name or "") else None
         if end is None or self.reasons.get(end.name or "") != self.reasons.get(node.name or ""):
             return None
         made = {kernel.op_type for kernel in kernels[end.name or ""]} & _OF_SEVERAL

@@ -17,11 +17,12 @@ from octavo.graph.io import weight_bytes
 from octavo.graph.passes.conv_on_columns import columns_of
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.begun import begin
 from octavo.quantization.int8.choice import WAY_OUT
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
-from octavo.quantization.int8.static import begin, decided
+from octavo.quantization.int8.record import decided
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
 from octavo.quantization.int8.writing.packed import pack_constants

@@ -7,25 +7,20 @@ layers go back to float; kernel times say which of them cost least there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
-from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.inspect import check_float
-from octavo.graph.passes.pad_depthwise import PadDepthwisePass
-from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
-from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
-from octavo.graph.prepared import prepared
-from octavo.graph.selection import choosing, held, released
+from octavo.graph.selection import released
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
-from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.choice import WAY_OUT, Chosen, chosen_way
+from octavo.quantization.int8.begun import begin
+from octavo.quantization.int8.choice import Chosen, chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.in_float import Served, served_by
 from octavo.quantization.int8.noise.fidelity import are_masks, fidelity_of, least_of
@@ -36,30 +31,24 @@ from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise
+from octavo.quantization.int8.record import decided, with_halves
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
-from octavo.quantization.int8.structure.carried import carried
-from octavo.quantization.int8.structure.heads import heads_of, is_map
-from octavo.quantization.int8.structure.placement import decisions_of
+from octavo.quantization.int8.structure.heads import is_map
 from octavo.quantization.int8.structure.rows import joined, placed_by_time
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
-from octavo.quantization.int8.structure.units import Unit, units_of
+from octavo.quantization.int8.structure.units import Unit
 from octavo.quantization.int8.ways import Way
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.int8.writing.short_names import shorten_names
-from octavo.quantization.select import select
 
-__all__ = ["Begun", "Images", "begin", "decided", "quantize_static"]
+__all__ = ["Images", "quantize_static"]
 
 _NO_IMAGES = "set `calibrate.held_out` above 0 and calibrate again, or use `int8.effort: default`"
 # Axes of a tensor of images.
 _IMAGES = 4
-# Operators that preparation makes one node of where exporters spelled them out.
-_OF_SEVERAL = frozenset({"Gelu", "HardSigmoid", "HardSwish", "LayerNormalization"})
-# The opset that brought 16-bit QuantizeLinear.
-SIXTEEN_BITS = 21
 
 
 @dataclass(frozen=True)
@@ -160,7 +149,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     halves = pack_constants(result, kept) if target_of(recipe.target).layout == "kernels" else ()
     shorten_names(result, model)
     rows = alone.rows(whole.reasons) if alone is not None else []
-    decisions = [_in_file(one, halves) for one in decided(model, plan.reasons, choosers)]
+    decisions = with_halves(decided(model, plan.reasons, choosers), halves)
     return Int8Result(result, decisions, plan.corrected, record, costs, rows, unmeasured=judge is None)
 
 
@@ -190,69 +179,11 @@ def _placed(
     return plan, noise, record
 
 
-@dataclass(frozen=True)
-class Begun:
-    """A graph as it is quantized, before anything is known of its values.
-
-    Attributes:
-        complete: FP32 in the form that integer kernels exist for.
-        choosers: nodes that choose among values before layers (RT-DETR's queries, Faster R-CNN's regions).
-        ready: `complete` on FP32's choices: with one row in another place all that layers behind put out would count as noise.
-        heads: the tensors behind the last weights.
-        kept: node name to the pattern of `keep_float` that names it.
-    """
-
-    complete: ir.Model
-    choosers: list[str]
-    ready: ir.Model
-    heads: list[ir.Value]
-    kept: dict[str, str]
-
-
-def begin(model: ir.Model, recipe: Int8) -> Begun:
-    """What every quantization begins with; `octavo.quantization.int8.forecast` asks no more.
-
-    Raises:
-        QuantizationError: no node has weights to quantize, `keep_float` names nothing, or `bits16` asks for an opset that a graph
-            with bodies of custom operators cannot be converted to.
-    """
-    opset = model.opset_imports.get("") or 0
-    if recipe.bits16 and model.functions and opset < SIXTEEN_BITS:
-        raise QuantizationError(
-            f"`int8.bits16` needs opset {SIXTEEN_BITS}; this graph has {opset}, and a graph with bodies of custom ops stays there",
-            f"set `source.opset: {SIXTEEN_BITS}`",
-        )
-    kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    target = target_of(recipe.target)
-    kernels = target.layout == "kernels"
-    complete = prepared(model, SIXTEEN_BITS if recipe.bits16 else 0, depthwise_norms=kernels)
-    kept = carried(model, complete, kept)
-    if kernels:
-        # What ONNX Runtime's kernels gain by; no other runtime was seen to.
-        PadDepthwisePass()(complete)
-        if recipe.float_heads:
-            RowsOfAnchorsPass(kept)(complete)
-    if target.channels_last:
-        TailOfPixelsPass(convs=True)(complete)
-    choosers = choosing(complete, before_layers=True)
-    ready = held(complete, choosers) if choosers else complete
-    heads = heads_of(units_of(ready))
-    if not heads:
-        raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
-    return Begun(complete, choosers, ready, heads, kept)
-
-
 def _attended(model: ir.Model, judge: Judge | None, images: Images | None) -> Attended:
     """How much each place of heads counts on the calibration images that shifts are measured on."""
     if judge is None or images is None or not images.calibration:
         return {}
     return judge.on(model, images.calibration[:SHIFTED]).attended()
-
-
-def _in_file(decision: Decision, halves: Collection[str]) -> Decision:
-    if decision.precision != "float" or decision.node not in halves:
-        return decision
-    return replace(decision, reason=f"{decision.reason}; weights float16 in the file")
 
 
 def _made(model: ir.Model) -> list[ir.Value]:
@@ -277,71 +208,3 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
 def _joined(whole: Plan) -> list[Unit]:
     """INT8 layers, each as one with the activation that may compute on its rows."""
     return [joined(layer, unit) for unit, layer in placed_by_time(whole.reasons, whole.int8).items()]
-
-
-def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str]) -> list[Decision]:
-    """A record for every node of the graph as it came in; what preparation rewrote says so.
-
-    Args:
-        model: FP32 as it came in.
-        reasons: each unit of the prepared graph, and why it stays float ("" for INT8).
-        choosers: nodes that choose among values before layers.
-    """
-    made = {decision.node: decision for decision in decisions_of(reasons)}
-    names = {node.name for node in model.graph}
-    records = []
-    for node in model.graph:
-        if node.op_type == "Constant":
-            continue
-        decision = made.get(node.name or "")
-        if node.name in choosers:
-            decision = Decision(node.name, node.op_type, "float", "chooses among values, which one rounding may reorder")
-        elif decision is None and (parts := _parts(node, made, names)):
-            decision = _of_parts(parts)
-        elif decision is None and (one := _became(node, made)) is not None:
-            decision = one
-        elif decision is None:
-            # In what it was folded into: what it read, else what reads it.
-            beside = [value.producer() for value in node.inputs if value is not None]
-            beside += [use.node for value in node.outputs for use in value.uses()]
-            near = next((made[other.name] for other in beside if other is not None and other.name in made), None)
-            precision = near.precision if near is not None else "int8"
-            decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
-        records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
-    return records
-
-
-def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
-    """What preparation made of several nodes, this one among them: it has the last one's name, and all paths lead there."""
-    ends, ahead, seen = set(), [node], set()
-    while ahead:
-        one = ahead.pop()
-        if one.name in made:
-            ends.add(one)
-        elif one not in seen:
-            seen.add(one)
-            ahead += [use.node for value in one.outputs for use in value.uses()]
-    if len(ends) != 1:
-        return None
-    (end,) = ends
-    found = made[end.name or ""]
-    return found if found.op_type != end.op_type and found.op_type in _OF_SEVERAL else None
-
-
-def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> list[Decision]:
-    """What preparation made of a node for some channels each: their names begin with its layer's (`RowsOfAnchorsPass`)."""
-    before = [node]
-    for one in before:
-        makers = [value.producer() for value in one.inputs if value is not None] if one.op_type not in LAYERS else []
-        before += [maker for maker in makers if maker is not None and maker.name not in made and maker not in before]
-    starts = tuple(f"{one.name}." for one in before)
-    return [one for one in made.values() if one.op_type == node.op_type and one.node.startswith(starts) and one.node not in names]
-
-
-def _of_parts(parts: Sequence[Decision]) -> Decision:
-    floats = [part for part in parts if part.precision == "float"]
-    reason = f"in {len(parts)} parts: {(floats or parts)[0].reason}"
-    if floats and len(floats) < len(parts):
-        named = ", ".join(part.node for part in floats)
-        reason = f"{len(parts) - len(floats)} of its {len(parts)} parts are int8, and not {named}: {floats[0].reason}"
-    return replace((floats or parts)[0], reason=reason)

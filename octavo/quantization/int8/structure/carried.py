@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from octavo.graph.nodes import ends_ahead
+
 __all__ = ["carried"]
 
 
@@ -28,11 +30,9 @@ def carried(model: ir.Model, prepared: ir.Model, kept: Mapping[str, str]) -> dic
     makers = {value.name: node for node in prepared.graph for value in node.outputs}
     found = dict(kept)
     for node in model.graph:
-        ahead = [node] if node.name in kept and node.name not in there else []
-        for one in ahead:
-            for value in one.outputs:
-                if value.name in makers:
-                    found.setdefault(makers[value.name].name or "", kept[node.name or ""])
-                else:
-                    ahead += [use.node for use in value.uses() if use.node not in ahead]
+        if node.name not in kept or node.name in there:
+            continue
+        for end in ends_ahead(node, lambda one: any(value.name in makers for value in one.outputs)):
+            heirs = (makers[value.name].name for value in end.outputs if value.name in makers)
+            found |= {heir or "": kept[node.name] for heir in heirs if heir not in found}
     return found

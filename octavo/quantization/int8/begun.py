@@ -1,0 +1,78 @@
+"""What every INT8 quantization begins with, before anything is known of the graph's values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from octavo.errors import QuantizationError
+from octavo.graph.passes.pad_depthwise import PadDepthwisePass
+from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
+from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
+from octavo.graph.prepared import prepared
+from octavo.graph.selection import choosing, held
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.choice import WAY_OUT
+from octavo.quantization.int8.structure.carried import carried
+from octavo.quantization.int8.structure.heads import heads_of
+from octavo.quantization.int8.structure.targets import target_of
+from octavo.quantization.int8.structure.units import units_of
+from octavo.quantization.select import select
+
+__all__ = ["Begun", "begin"]
+
+# The opset that brought 16-bit QuantizeLinear.
+_SIXTEEN_BITS = 21
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A graph as it is quantized, before anything is known of its values.
+
+    Attributes:
+        complete: FP32 in the form that integer kernels exist for.
+        choosers: nodes that choose among values before layers (RT-DETR's queries, Faster R-CNN's regions).
+        ready: `complete` on FP32's choices: with one row in another place all that layers behind put out would count as noise.
+        heads: the tensors behind the last weights.
+        kept: node name to the pattern of `keep_float` that names it.
+    """
+
+    complete: ir.Model
+    choosers: list[str]
+    ready: ir.Model
+    heads: list[ir.Value]
+    kept: dict[str, str]
+
+
+def begin(model: ir.Model, recipe: Int8) -> Begun:
+    """What every quantization begins with; `octavo.quantization.int8.forecast` asks no more.
+
+    Raises:
+        QuantizationError: no node has weights to quantize, `keep_float` names nothing, or `bits16` asks for an opset that a graph
+            with bodies of custom operators cannot be converted to.
+    """
+    opset = model.opset_imports.get("") or 0
+    if recipe.bits16 and model.functions and opset < _SIXTEEN_BITS:
+        raise QuantizationError(
+            f"`int8.bits16` needs opset {_SIXTEEN_BITS}; this graph has {opset}, and a graph with bodies of custom ops stays there",
+            f"set `source.opset: {_SIXTEEN_BITS}`",
+        )
+    kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
+    target = target_of(recipe.target)
+    kernels = target.layout == "kernels"
+    complete = prepared(model, _SIXTEEN_BITS if recipe.bits16 else 0, depthwise_norms=kernels)
+    kept = carried(model, complete, kept)
+    if kernels:
+        # What ONNX Runtime's kernels gain by; no other runtime was seen to.
+        PadDepthwisePass()(complete)
+        if recipe.float_heads:
+            RowsOfAnchorsPass(kept)(complete)
+    if target.channels_last:
+        TailOfPixelsPass(convs=True)(complete)
+    choosers = choosing(complete, before_layers=True)
+    ready = held(complete, choosers) if choosers else complete
+    heads = heads_of(units_of(ready))
+    if not heads:
+        raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
+    return Begun(complete, choosers, ready, heads, kept)

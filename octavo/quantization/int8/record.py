@@ -1,0 +1,89 @@
+"""What was decided for each node of the graph as it came in, for its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from octavo.graph.custom_ops.running import LAYERS
+from octavo.graph.nodes import ends_ahead
+from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.structure.placement import decisions_of
+from octavo.quantization.int8.structure.units import Unit
+
+__all__ = ["decided", "with_halves"]
+
+# Operators that preparation makes one node of where exporters spelled them out.
+_OF_SEVERAL = frozenset({"Gelu", "HardSigmoid", "HardSwish", "LayerNormalization"})
+
+
+def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str]) -> list[Decision]:
+    """A record for every node of the graph as it came in; what preparation rewrote says so.
+
+    Args:
+        model: FP32 as it came in.
+        reasons: each unit of the prepared graph, and why it stays float ("" for INT8).
+        choosers: nodes that choose among values before layers.
+    """
+    made = {decision.node: decision for decision in decisions_of(reasons)}
+    names = {node.name for node in model.graph}
+    records = []
+    for node in model.graph:
+        if node.op_type == "Constant":
+            continue
+        decision = made.get(node.name or "")
+        if node.name in choosers:
+            decision = Decision(node.name, node.op_type, "float", "chooses among values, which one rounding may reorder")
+        elif decision is None and (parts := _parts(node, made, names)):
+            decision = _of_parts(parts)
+        elif decision is None and (one := _became(node, made)) is not None:
+            decision = one
+        elif decision is None:
+            # In what it was folded into: what it read, else what reads it.
+            beside = [value.producer() for value in node.inputs if value is not None]
+            beside += [use.node for value in node.outputs for use in value.uses()]
+            near = next((made[other.name] for other in beside if other is not None and other.name in made), None)
+            precision = near.precision if near is not None else "int8"
+            decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
+        records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
+    return records
+
+
+def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
+    """What preparation made of several nodes, this one among them: it has the last one's name, and all paths lead there."""
+    ends = ends_ahead(node, lambda one: one.name in made)
+    if len(ends) != 1:
+        return None
+    found = made[ends[0].name or ""]
+    return found if found.op_type != ends[0].op_type and found.op_type in _OF_SEVERAL else None
+
+
+def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> list[Decision]:
+    """What preparation made of a node for some channels each: their names begin with its layer's (`RowsOfAnchorsPass`)."""
+    before = [node]
+    for one in before:
+        makers = [value.producer() for value in one.inputs if value is not None] if one.op_type not in LAYERS else []
+        before += [maker for maker in makers if maker is not None and maker.name not in made and maker not in before]
+    starts = tuple(f"{one.name}." for one in before)
+    return [one for one in made.values() if one.op_type == node.op_type and one.node.startswith(starts) and one.node not in names]
+
+
+def _of_parts(parts: Sequence[Decision]) -> Decision:
+    floats = [part for part in parts if part.precision == "float"]
+    reason = f"in {len(parts)} parts: {(floats or parts)[0].reason}"
+    if floats and len(floats) < len(parts):
+        named = ", ".join(part.node for part in floats)
+        reason = f"{len(parts) - len(floats)} of its {len(parts)} parts are int8, and not {named}: {floats[0].reason}"
+    return replace((floats or parts)[0], reason=reason)
+
+
+def with_halves(decisions: Sequence[Decision], halves: Collection[str]) -> list[Decision]:
+    """Decisions that also say whose weights the file has as float16, by names of nodes."""
+    return [
+        replace(one, reason=f"{one.reason}; weights float16 in the file")
+        if one.precision == "float" and one.node in halves
+        else one
+        for one in decisions
+    ]
