@@ -402,6 +402,47 @@ def test_opset_up_converts_group_normalization_whose_shape_must_be_inferred(tmp_
     np.testing.assert_allclose(run(tmp_path / "new.onnx", x)[0], run(tmp_path / "m.onnx", x)[0], atol=1e-5)
 
 
+def test_opset_up_lifts_the_constants_that_it_brings(tmp_path):
+    # From opset 18 on axes are an input: ONNX's converter makes a Constant without a name for each.
+    model = text(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,6] x) => (float[1] y) {
+        [norm] n = ReduceL2<axes=[1], keepdims=1>(x) [div] d = Div(x, n) [mean] m = ReduceMean<axes=[2], keepdims=0>(d)
+        [last] y = ReduceMax<axes=[1], keepdims=0>(m) }"""
+    )
+    save(model, tmp_path / "m.onnx")
+    OpsetUpPass(20)(model)
+    assert [(node.op_type, node.name) for node in model.graph] == [
+        ("ReduceL2", "norm"),
+        ("Div", "div"),
+        ("ReduceMean", "mean"),
+        ("ReduceMax", "last"),
+    ]
+    save(model, tmp_path / "new.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 4, 6)).astype(np.float32)
+    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x)[0], run(tmp_path / "m.onnx", x)[0])
+
+
+def test_opset_up_keeps_the_names_of_nodes_that_a_converter_replaces():
+    # At opset 20 GridSample's modes have other names.
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[1,2,4,4] x, float[1,4,4,2] grid) => (float[1,2,4,4] y) {
+        [first] a = GridSample<mode="bilinear">(x, grid) [second] y = GridSample<mode="bilinear">(a, grid) }"""
+    )
+    OpsetUpPass(20)(model)
+    assert [(node.name, node.attributes["mode"].as_string()) for node in model.graph] == [("first", "linear"), ("second", "linear")]
+    # What stands in for one node has names that no other has, and the one that makes its tensor has its own.
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[1,4,6] x) => (float[1,4,6] y)
+        <float[2] s = {1.5, 0.5}, float[2] b = {0.25, -1}> { [norm] y = GroupNormalization<num_groups=2>(x, s, b) }"""
+    )
+    OpsetUpPass(21)(model)
+    names = [node.name for node in model.graph]
+    assert len(names) > 1
+    assert len(set(names)) == len(names)
+    assert all(names)
+    assert model.graph.outputs[0].producer().name == "norm"
+
+
 def test_node_names_are_unique_and_do_not_depend_on_the_position():
     model = text(
         """<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y) {

@@ -15,12 +15,14 @@ import onnx_ir as ir
 import pytest
 from graphs import AS_ON_ARM, network, optimized, run, sqnr, statistics_of
 
+from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.scales import quantized_tensors, scales_of
 from octavo.quantization.int8.numbers.weights import codes_of
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.units import Unit, units_of
+from octavo.quantization.int8.writing.qdq_graph import QdqGraph
 from octavo.quantization.int8.writing.writer import write_qdq
 from octavo.runtime.noise import sqnr_db
 
@@ -437,6 +439,14 @@ def test_constants_that_only_a_subgraph_reads_stay():
     made = written(nodes, ["y"], tensors={"yes": np.bool_(True), "gain": np.float32(2), "next": normal(8, 8, 1, 1)})
     assert {"gain", "body"} <= set(made.int8.graph.initializers)
     assert made.sqnr()["y"] > 28
+
+
+def test_nodes_without_a_name_of_their_own_are_refused():
+    model = network([conv("x", "a", "stem"), conv("a", "y")], TENSORS, ["y"])
+    for node in model.graph:
+        node.name = ""
+    with pytest.raises(QuantizationError, match=r"two nodes or more are called ''.*\n.*octavo\.graph\.clean"):
+        QdqGraph(model)
 
 
 def test_sixteen_bits_are_finer_and_run(tmp_path):

@@ -308,6 +308,40 @@ def test_all_parts_of_a_layer_norm_are_the_one_node_that_is_float():
     assert decided["stem"].precision == "int8"
 
 
+@pytest.mark.parametrize("target", ["cpu", "openvino"])
+def test_a_graph_raised_for_its_gelu_is_the_same_network_with_the_same_names(target):
+    # Raised from opset 17, each reduction reads a Constant without a name, and GridSample is another node.
+    tensors = {
+        "root": number(math.sqrt(2)),
+        "one": number(1),
+        "half": number(0.5),
+        "grid": GENERATOR.uniform(-1, 1, (1, 16, 16, 2)).astype(np.float32),
+    }
+    nodes = [
+        STEM,
+        oh.make_node("Div", ["c", "root"], ["d"], "d"),
+        oh.make_node("Erf", ["d"], ["e"], "e"),
+        oh.make_node("Add", ["e", "one"], ["s"], "s"),
+        oh.make_node("Mul", ["c", "s"], ["p"], "p"),
+        oh.make_node("Mul", ["p", "half"], ["g"], "g"),
+        oh.make_node("ReduceL2", ["g"], ["n"], "norm", axes=[1], keepdims=1),
+        oh.make_node("Div", ["g", "n"], ["u"], "unit"),
+        oh.make_node("GridSample", ["u", "grid"], ["v"], "warp", mode="bilinear"),
+        oh.make_node("Conv", ["v", "w1"], ["b"], "body", pads=[1, 1, 1, 1]),
+        oh.make_node("ReduceMax", ["b"], ["f"], "most", axes=[2, 3], keepdims=0),
+        oh.make_node("Gemm", ["f", "w2"], ["y"], "head", transB=1),
+    ]
+    model = network(nodes, WEIGHTS | tensors, ["y"], opset=17)
+    feeds = [{"x": image} for image in IMAGES]
+    recipe = Int8(method="minmax", placement="all", target=target, keep_float=("warp",))
+    result = quantize_static(model, statistics_of(model, feeds), recipe)
+    assert result.model.opset_imports[""] == 20
+    assert sqnr(model, result.model, feeds)["y"] > 30
+    decided = {decision.node: decision for decision in result.decisions}
+    assert (decided["warp"].precision, decided["warp"].reason) == ("float", "keep_float: warp")
+    assert "no INT8 rule" in decided["norm"].reason
+
+
 def test_a_graph_that_cannot_be_converted_keeps_its_parts(monkeypatch):
     class Fails:
         def __init__(self, opset):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -55,13 +57,13 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     constants = _count(model, "Constant")
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     before = model.opset_imports.get("")
+    names = Counter(node.name or "" for node in ir.traversal.RecursiveGraphIterator(model.graph))
     if OpsetUpPass(opset)(model).modified:
         notes.append(f"opset converted from {before} to {opset}")
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     if constants > _count(model, "Constant"):
         notes.append(f"{constants - _count(model, 'Constant')} Constant nodes became initializers")
     # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.
-    named = NodeNamesPass()(model).modified
+    named = NodeNamesPass()(model).modified or "" in names or max(names.values(), default=0) > 1
     nodes = _count(model)
     folding = FoldConstantsPass()
     folding(model)

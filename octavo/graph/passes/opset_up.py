@@ -9,6 +9,7 @@ from onnxscript.version_converter import ConvertVersionPass
 
 from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
+from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
 
 __all__ = ["OpsetUpPass", "ir_version_for"]
@@ -29,6 +30,8 @@ class OpsetUpPass(ir.passes.InPlacePass):
        leaves both to the later default, half-pixel, which moves linear upsampling by a fraction of a pixel: they are set here.
     4. A converter that gives up, in part or in whole, is an error and not a warning: a graph that claims an opset whose
        operators it does not hold computes something else.
+    5. Afterwards the graph is as one that was written at that opset: the constants that the converters insert are initializers,
+       a node that makes the tensor of an earlier one has its name, and no two nodes share one.
 
     Raises:
         SourceError: the conversion failed, or its result does not pass the ONNX checker.
@@ -43,6 +46,7 @@ class OpsetUpPass(ir.passes.InPlacePass):
         before = model.opset_imports.get("")
         if before is None or before >= self.opset:
             return ir.passes.PassResult(model, False)
+        names = {node.outputs[0].name: node.name for node in model.graph if node.name and node.outputs and node.outputs[0].name}
         InferShapesPass()(model)  # some adapters (GroupNormalization) need to know the shapes
         with captured_logs() as lines:
             try:
@@ -57,6 +61,10 @@ class OpsetUpPass(ir.passes.InPlacePass):
             for node in ir.traversal.RecursiveGraphIterator(model.graph):
                 if node.op_type == "Resize" and node.domain == "":
                     _as_before_opset_11(node)
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        for node in model.graph:
+            node.name = names.get(node.outputs[0].name) if node.outputs else None
+        NodeNamesPass()(model)
         try:
             common.CheckerPass()(model)
         except Exception as error:

@@ -39,8 +39,7 @@ def prepare(model: ir.Model) -> ir.Model:
     common.RemoveInitializersFromInputsPass()(copy)
     copy.ir_version = max(copy.ir_version, ir_version_for(copy, LOWEST_OPSET))
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
-    if OpsetUpPass(LOWEST_OPSET)(copy).modified:
-        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
+    OpsetUpPass(LOWEST_OPSET)(copy)
     NodeNamesPass()(copy)
     if any(value.type is None for node in copy.graph for value in node.outputs if value.name):
         _infer_types(copy)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from octavo.errors import QuantizationError
 from octavo.graph.protos import names_read
 
 __all__ = ["QdqGraph"]
@@ -21,11 +24,20 @@ class QdqGraph:
     Attributes:
         protos: the float graph's nodes by name.
         outputs: what must be there as float under its own name: the graph's outputs, and what a subgraph reads from outside.
+
+    Raises:
+        QuantizationError: two nodes share a name, or have none.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self.proto = ir.to_proto(model)
         self.protos = {node.name: node for node in self.proto.graph.node}
+        if len(self.protos) < len(self.proto.graph.node):
+            shared = Counter(node.name for node in self.proto.graph.node).most_common(1)[0][0]
+            raise QuantizationError(
+                f"two nodes or more are called {shared!r}: what is written for one would stand for the other",
+                "bring the graph into form first, as `export` does (`octavo.graph.clean.clean`)",
+            )
         self.nodes: list[onnx.NodeProto] = []
         self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         self.outputs = {value.name for value in model.graph.outputs} | {
