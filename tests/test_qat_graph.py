@@ -4,9 +4,11 @@ import copy
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from graphs import network, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -16,6 +18,7 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
 
 from octavo.errors import QuantizationError, SourceError
+from octavo.qat import convert
 from octavo.qat.batch_norm import fold, folded_weight, fuse, normalise_batches
 from octavo.qat.bias_correction import correct_biases
 from octavo.qat.capture import capture, moved
@@ -227,6 +230,39 @@ def test_symmetric_per_tensor_is_what_every_runtime_reads(tmp_path):
         if node.op_type == "DequantizeLinear" and node.input[0] in constants and constants[node.input[0]].dtype == np.int8:
             assert constants[node.input[1]].size == 1
     assert [node.op_type for node in optimized_nodes(path)].count("QLinearConv") == 4
+
+
+@pytest.mark.parametrize("level", ["off", "basic", "extended", "all"])
+def test_a_layer_that_is_called_twice_loads_with_exact_kernels(level, monkeypatch, tmp_path):
+    # As torch's exporter writes it: one DequantizeLinear of the weights for both calls.
+    generator = np.random.default_rng(5)
+    tensors = {
+        "scale": np.float32(0.02),
+        "zero": np.uint8(128),
+        "codes": generator.integers(-127, 128, (16, 16, 3, 3)).astype(np.int8),
+        "steps": generator.uniform(0.001, 0.002, 16).astype(np.float32),
+        "zeros": np.zeros(16, np.int8),
+        "bias": generator.standard_normal(16).astype(np.float32),
+    }
+    node, rounding = helper.make_node, ["scale", "zero"]
+    nodes = [node("DequantizeLinear", ["codes", "steps", "zeros"], ["w"], "w", axis=0)]
+    for source, target in (("x", "a"), ("a", "b")):
+        nodes += [
+            node("QuantizeLinear", [source, *rounding], [f"{target}.q"], f"{target}.q"),
+            node("DequantizeLinear", [f"{target}.q", *rounding], [f"{target}.r"], f"{target}.r"),
+            node("Conv", [f"{target}.r", "w", "bias"], [target], f"{target}.conv", pads=[1, 1, 1, 1]),
+        ]
+    nodes += [node("QuantizeLinear", ["b", *rounding], ["q"], "q"), node("DequantizeLinear", ["q", *rounding], ["y"], "y")]
+    graph = network(nodes, tensors, ["y"], inputs={"x": [1, 16, 8, 8]})
+    feeds = {"x": generator.standard_normal((1, 16, 8, 8)).astype(np.float32)}
+    wanted = run(graph, feeds, optimization="off")["y"]
+    monkeypatch.setattr(convert, "export", lambda *_, **__: (graph, []))
+    model, _ = convert.as_onnx(None, None, ["y"], image_input="x", opset=18, dynamic={}, scratch=tmp_path)
+    stored = [tensor for tensor in ir.to_proto(model).graph.initializer if tensor.data_type == TensorProto.INT8 and tensor.dims[1:]]
+    assert len(stored) == 1, "the file has the weights once"
+    assert {each.node: each.precision for each in qdq_decisions(model)} == {"a.conv": "int8", "b.conv": "int8"}
+    got = run(model, feeds, optimization=level, entries={"session.x64quantprecision": "1"})["y"]
+    assert np.abs(got - wanted).max() <= 1.01 * tensors["scale"]
 
 
 @pytest.mark.parametrize("pattern", ["wide", "deep.*", "linear"])

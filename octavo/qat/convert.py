@@ -19,13 +19,14 @@ from octavo.graph.passes.gelu import with_gelu
 from octavo.graph.passes.kernel_forms import write_kernel_forms
 from octavo.graph.passes.layer_norm import LayerNormPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
-from octavo.graph.passes.own_zero_points import OwnZeroPointsPass
+from octavo.graph.passes.own_codes import OwnCodesPass
 from octavo.graph.passes.prelu_of_codes import PReluOfCodesPass
 from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.qat.batch_norm import fold
 from octavo.qat.capture import moved
 from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize
 from octavo.qat.quantizer import LAYERS
+from octavo.quantization.int8.writing.packed import share_codes
 from octavo.sources.torch_export import export
 
 __all__ = ["as_onnx", "converted"]
@@ -110,8 +111,9 @@ def as_onnx(
     for op_type in ("Conv", "ConvTranspose", "Gemm"):
         ProtectFloatPass(op_type)(graph)
     PReluOfCodesPass()(graph)
+    OwnCodesPass()(graph)
     write_kernel_forms(graph)
-    OwnZeroPointsPass()(graph)
+    share_codes(graph)
     if not any(node.op_type == "DequantizeLinear" for node in graph.graph):
         raise QuantizationError("the trained network came out without a quantized layer", "report this, with the model")
     return graph, notes

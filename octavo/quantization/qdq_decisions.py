@@ -20,13 +20,17 @@ _MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 def qdq_decisions(model: ir.Model) -> list[Decision]:
     """A decision for every node but Q and DQ themselves: int8 where codes stand on all of its sides.
 
-    A Gemm or MatMul of codes needs none behind it: its kernel restores the accumulator (QGemm, MatMulIntegerToFloat).
+    A Gemm or MatMul of codes needs none behind it: its kernel restores the accumulator (QGemm, MatMulIntegerToFloat). What reads
+    constants alone (weights that several layers have) has no decision: it is computed while a file is loaded.
 
     Args:
         model: with Q and DQ, each node with a name of its own.
     """
-    found = []
+    found, constants = [], set(model.graph.initializers.values())
     for node in model.graph:
+        if constants.issuperset(node.inputs):
+            constants.update(node.outputs)
+            continue
         if node.op_type in _CODES:
             continue
         read, written = _reads_codes(node), _writes_codes(node)
