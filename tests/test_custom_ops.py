@@ -636,7 +636,7 @@ def test_what_comes_back_is_of_the_opset_that_int8_needed():
     assert found["GridSample"].attributes["mode"].as_string() == "linear"
 
 
-def test_int8_converts_no_graph_with_bodies(tmp_path):
+def test_int8_neither_converts_nor_fuses_a_graph_with_bodies(tmp_path):
     weights = {"v": he(np.random.default_rng(0), 8, 3, 1, 1), "w": he(np.random.default_rng(1), 4, 8, 1, 1)}
     nodes = [
         oh.make_node("Conv", ["x", "v"], ["a"], "first"),
@@ -653,6 +653,8 @@ def test_int8_converts_no_graph_with_bodies(tmp_path):
     assert "MyScale" in [node.op_type for node in back.graph]
     with pytest.raises(QuantizationError, match="`int8.bits16` needs opset 21"):
         quantize_static(part, statistics, Int8(placement="all", bits16=("x",)))
+    with pytest.raises(QuantizationError, match=r"`int8.format: qoperator` .* 'MyScale' .* node 'scale'\n.*`int8.format: qdq`"):
+        quantize_static(part, statistics, Int8(placement="all", format="qoperator"))
 
 
 @pytest.mark.parametrize(("op_type", "inputs"), [("Relu", 1), ("HardSwish", 1), ("Concat", 2), ("PRelu", 2)])

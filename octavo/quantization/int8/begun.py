@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octavo.errors import QuantizationError
+from octavo.graph.custom_ops.names import operator
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
@@ -49,14 +50,21 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     """What every quantization begins with; `octavo.quantization.int8.forecast` asks no more.
 
     Raises:
-        QuantizationError: no node has weights to quantize, `keep_float` names nothing, or `bits16` asks for an opset that a graph
-            with bodies of custom operators cannot be converted to.
+        QuantizationError: no node has weights to quantize, `keep_float` names nothing, or a graph with bodies of custom operators
+            cannot have what is asked for: the opset of `bits16`, or `format: qoperator`.
     """
     opset = model.opset_imports.get("") or 0
     if recipe.bits16 and model.functions and opset < _SIXTEEN_BITS:
         raise QuantizationError(
             f"`int8.bits16` needs opset {_SIXTEEN_BITS}; this graph has {opset}, and a graph with bodies of custom ops stays there",
             f"set `source.opset: {_SIXTEEN_BITS}`",
+        )
+    called = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.op_identifier() in model.functions]
+    if recipe.format == "qoperator" and called:
+        raise QuantizationError(
+            f"`int8.format: qoperator` is the graph as ONNX Runtime fuses it, which has the body of the custom operator "
+            f"{operator(called[0])!r} in place of node {called[0].name!r}",
+            "set `int8.format: qdq`, which ONNX Runtime fuses in the same way while it loads it",
         )
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     target = target_of(recipe.target)
