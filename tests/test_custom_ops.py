@@ -476,6 +476,20 @@ class TestBadBodies:
         with pytest.raises(SourceError, match=f"scale.onnx: the function 'MyScale' .*{says}"):
             Body("MyScale", my_scale(nodes=nodes), "file", "scale.onnx").check([], 18)
 
+    @pytest.mark.parametrize(
+        ("left_out", "says"),
+        [((), "has 2 inputs .x, b., node 'bare' has 1"), ((None,), "computes Add of its input 'b', which node 'bare' leaves out")],
+    )
+    def test_an_input_that_some_nodes_leave_out(self, left_out, says):
+        x, b = ir.val("x"), ir.val("b")
+        calls = [ir.node("HasOpt", [x, b], name="full"), ir.node("HasOpt", [x, *left_out], name="bare")]
+        forms = [[oh.make_node(op_type, ["x", "b"], ["y"])] for op_type in ("Add", "Clip")]
+        add, clip = (my_scale(inputs=("x", "b"), name="HasOpt", nodes=nodes) for nodes in forms)
+        with pytest.raises(SourceError, match=f"{says}\n.*`source.custom_ops: {{HasOpt: null}}`"):
+            Body("HasOpt", add, "file", "f").check(calls, 18)
+        if left_out:
+            assert not Body("HasOpt", clip, "file", "f").check(calls, 18), "Clip does without"
+
     def test_an_operator_that_the_graph_has_not(self, project):
         scaled_network(project)
         self.export(

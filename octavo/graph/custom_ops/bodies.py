@@ -24,6 +24,7 @@ from octavo.graph.inspect import RUNTIME_DOMAINS
 __all__ = ["Body", "read_body", "serialized", "shipped_body"]
 
 SHIPPED = ("EfficientNMS_TRT",)
+_OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,11 @@ class Body:
             Notes: attributes of nodes that the body has no word for.
 
         Raises:
-            SourceError: inputs, outputs or attributes do not fit, an operator in it is none of this opset, or it is not valid ONNX.
+            SourceError: inputs, outputs or attributes do not fit, an operator in it is none of this opset or needs an input that
+                a node leaves out, or it is not valid ONNX.
         """
         function = self.functions()[0]
+        alike = len({len(node.inputs) for node in nodes}) == 1
         ignored: set[str] = set()
         for node in nodes:
             for what, mine, its in (
@@ -79,7 +82,7 @@ class Body:
                 if len(mine) != len(its):
                     raise self._unfit(
                         f"has {len(mine)} {what} ({', '.join(mine)}), node {node.name!r} has {len(its)}",
-                        f"write the function with the {what} of the node",
+                        f"write the function with the {what} of the node" if alike or what == "outputs" else self._left_out(),
                     )
             lacking = sorted(set(function.attribute) - set(node.attributes))
             if lacking:
@@ -92,6 +95,10 @@ class Body:
         for part in self.functions():
             self._check_operators(part, opset)
             self._check_form(part)
+        for node in nodes:
+            for name, value in zip(function.input, node.inputs, strict=True):
+                if value is None:
+                    self._check_without(function, name, node, opset)
         return [f"{self.op_type}'s body takes no account of its attribute {name!r}" for name in sorted(ignored)]
 
     def _check_operators(self, function: onnx.FunctionProto, opset: int) -> None:
@@ -114,6 +121,22 @@ class Body:
                     f"uses {node.op_type} with {what}, which opset {opset} does not have; the model is read at that opset",
                     _rewrite(opset),
                 )
+
+    def _check_without(self, function: onnx.FunctionProto, name: str, node: ir.Node, opset: int) -> None:
+        for inner in _nodes(function.node):
+            # What functions and ONNX Runtime's operators need, loading the model tells.
+            formal = onnx.defs.get_schema(inner.op_type, opset, "").inputs if inner.domain in ONNX else ()
+            for place, read in enumerate(inner.input):
+                if read == name and formal and formal[min(place, len(formal) - 1)].option != _OPTIONAL:
+                    raise self._unfit(
+                        f"computes {inner.op_type} of its input {name!r}, which node {node.name!r} leaves out", self._left_out()
+                    )
+
+    def _left_out(self) -> str:
+        return (
+            "no body serves nodes with and without an input that it computes with: give that input to each node (zeros to what is "
+            f"added), or cut the graph before the operator: `source.custom_ops: {{{self.op_type}: null}}`"
+        )
 
     def _check_form(self, function: onnx.FunctionProto) -> None:
         mend = "write the function so that each of its nodes stands behind those it reads, and each output is made"
