@@ -25,6 +25,7 @@ from octavo.quantization.int8.pricing.costs import signature
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import Prices, estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise, Trade
+from octavo.quantization.int8.structure.heads import heads_of
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.rows import activated, joined, placed_by_time, row_activations
 from octavo.quantization.int8.structure.units import units_of
@@ -114,6 +115,30 @@ def test_which_layers_have_an_activation_on_rows(model, found):
     units = activated(units_of(prepared(bottleneck(**model))))
     assert [unit.name for unit in units if unit.activation] == found
     assert [layer.name for layer in row_activations(units).values()] == found
+
+
+def ending(activation: str) -> ir.Model:
+    """A layer, the average of its map, and a 1x1 Conv with an activation that is all of the answer."""
+    he = partial(graphs.he, np.random.default_rng(3))
+    nodes = [
+        oh.make_node("Conv", ["x", "stem.w"], ["a"], "stem"),
+        oh.make_node("GlobalAveragePool", ["a"], ["p"], "p"),
+        oh.make_node("Conv", ["p", "head.w"], ["l"], "head"),
+        *_activation(activation, "l"),
+    ]
+    tensors = {"stem.w": he(8, 3, 3, 3), "head.w": he(5, 8, 1, 1)}
+    return network(nodes, tensors, ["lo"], inputs={"x": [1, 3, 4, 4]}, opset=20 if activation == "Gelu" else 18)
+
+
+@pytest.mark.parametrize("activation", ["silu", "HardSwish", "Gelu"])
+def test_a_last_layer_puts_out_what_it_is_judged_by(activation):
+    model = prepared(ending(activation))
+    feeds = images(4, 4)
+    draft = Draft(model, statistics_of(model, feeds), Int8(method="minmax"), {}, feeds)
+    assert not row_activations(draft.units)
+    judge = HeadJudge(model, [value.name for value in heads_of(draft.units)], feeds)
+    assert judge.heads == ["l"]
+    assert judge.judge(draft.written(draft.plan(), judge.heads)) < 0.01
 
 
 # What makes an activation float: a Gelu is anyway.

@@ -15,6 +15,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from octavo.graph.nodes import is_pointwise
+from octavo.quantization.int8.structure.heads import heads_of
 from octavo.quantization.int8.structure.units import Unit, readers
 
 __all__ = ["activated", "joined", "placed_by_time", "row_activations"]
@@ -26,9 +27,13 @@ _BENDS = _FLOAT | {"hard_swish", "silu"}
 
 
 def activated(units: Sequence[Unit]) -> list[Unit]:
-    """The same units, with `activation` where a 1x1 Conv over images has one that may compute on its rows."""
+    """The same units, with `activation` where a 1x1 Conv over images has one that may compute on its rows.
+
+    None where the Conv is a head: the network is judged by what it puts out, which would not be there.
+    """
     by_node = {node: unit for unit in units for node in unit.nodes}
-    return [replace(unit, activation=_activation(unit, by_node)) for unit in units]
+    heads = set(heads_of(units))
+    return [unit if heads & set(unit.outputs) else replace(unit, activation=_activation(unit, by_node)) for unit in units]
 
 
 def _activation(unit: Unit, by_node: Mapping[ir.Node, Unit]) -> tuple[ir.Node, ...]:
