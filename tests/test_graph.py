@@ -502,6 +502,8 @@ BATCHED = {
     "reshape with a -1 of its own": "t = Relu(x) y = Reshape(t, rest)",
     "reshape that merges the batch before": "t = Reshape(x, merged) y = Reshape(t, keep)",
     "resize to constant sizes": 'y = Resize<mode="linear">(x, , , sizes)',
+    "resize to sizes that no scale makes": """t = MaxPool<kernel_shape=[1, 2], pads=[0, 1, 0, 1]>(x)
+        y = Resize<mode="linear">(t, , , odd)""",
     "one shape for two": "t = Reshape(x, keep) u = Neg(t) y = Reshape(u, keep)",
 }
 
@@ -511,7 +513,7 @@ def test_batch_makes_each_image_of_a_batch_what_it_is_alone(tmp_path, body):
     model = text(
         f"""<ir_version: 8, opset_import: ["": 18]> g (float[1,4,4,6] x) => (float[1,b,c,d] y)
         <int64[4] keep = {{1, 2, 8, 6}}, int64[4] rest = {{1, -1, 2, 6}},
-        int64[2] merged = {{-1, 6}}, int64[4] sizes = {{1, 4, 7, 9}}>
+        int64[2] merged = {{-1, 6}}, int64[4] sizes = {{1, 4, 7, 9}}, int64[4] odd = {{1, 4, 7, 31}}>
         {{ {body} }}"""
     )
     clean(model, 18)
@@ -523,6 +525,18 @@ def test_batch_makes_each_image_of_a_batch_what_it_is_alone(tmp_path, body):
     np.testing.assert_allclose(run(path, images[:1])[0], alone[:1], atol=1e-6)
     assert [str(value.shape[0]) for value in (*model.graph.inputs, *model.graph.outputs)] == ["batch", "batch"]
     assert load(path).graph.outputs[0].shape[0] == "batch"
+
+
+def test_batch_writes_scales_of_a_resize_before_opset_18_too():
+    model = text(
+        """<ir_version: 8, opset_import: ["": 13]> g (float[1,4,4,6] x) => (float[1,b,c,d] y) <int64[4] sizes = {1, 4, 8, 9}>
+        { y = Resize<mode="nearest">(x, , , sizes) }"""
+    )
+    assert DynamicBatchPass(image_input(model))(model).modified
+    (node,) = model.graph
+    assert len(node.inputs) == 3
+    assert "axes" not in node.attributes
+    assert node.inputs[2].const_value.numpy().tolist() == [1, 1, 2, 1.5]
 
 
 def test_batch_repairs_the_old_export(tmp_path):

@@ -13,6 +13,7 @@ from octavo.calibration.collector import collect
 from octavo.calibration.ranges import tensor_range
 from octavo.errors import QuantizationError
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.resize_all_axes import ResizeAllAxesPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import summary
@@ -288,6 +289,82 @@ class TestPadAllAxes:
                 onh.from_array(np.asarray(value, np.float32).reshape(shapes[name]) if name in shapes else np.array(value), name)
                 for name, value in tensors.items()
             ],
+        )
+        return inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
+
+
+class TestResizeAllAxes:
+    @pytest.mark.parametrize(
+        ("axes", "read", "open_sides", "written"),
+        [
+            pytest.param([2, 3], {"scales": [2, 3]}, False, [1, 1, 2, 3], id="scales"),
+            pytest.param([-1], {"scales": [2]}, True, [1, 1, 1, 2], id="scales of one axis, open sizes"),
+            pytest.param([3, 2], {"sizes": [21, 16]}, False, [1, 1, 2, 3], id="sizes that scales make"),
+            pytest.param([2, 3], {"sizes": [16, 31]}, False, "Concat", id="sizes that no scales make"),
+            pytest.param([3], {"sizes": [16]}, True, "Concat", id="sizes of one axis, open sizes"),
+            pytest.param([3, 2], {"computed": [21, 16]}, True, "Concat", id="computed sizes"),
+        ],
+    )
+    def test_values_are_the_same_and_integer_layers_around_it_run(self, axes, read, open_sides, written):
+        ((kind, numbers),) = read.items()
+        model = self.resized(axes, kind, np.array(numbers, np.float32 if kind == "scales" else np.int64), open_sides=open_sides)
+        image = GENERATOR.standard_normal((1, 3, 8, 7)).astype(np.float32)
+        feeds = {"x": np.concatenate([image, image[..., ::-1]])}
+        before = run(model, feeds)
+        ready = prepared(model)
+        (resize,) = (node for node in ready.graph if node.op_type == "Resize")
+        given = resize.inputs[-1]
+        assert "axes" not in resize.attributes
+        assert (given.producer().op_type if given.producer() else given.const_value.numpy().tolist()) == written
+        assert np.array_equal(run(ready, feeds), before)
+        found = collect(model, lambda: [("i", {"x": image})])
+        result = quantize_static(model, found, Int8()).model
+        assert np.abs(run(result, feeds) - before).max() < 0.1 * np.abs(before).max()
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{"keep_aspect_ratio_policy": "not_larger"}, {"coordinate_transformation_mode": "tf_crop_and_resize"}],
+        ids=["proportions", "region"],
+    )
+    def test_what_counts_other_axes_is_left_alone(self, settings):
+        model = self.resized([2, 3], "sizes", np.array([16, 24]), **settings)
+        assert not ResizeAllAxesPass()(model).modified
+
+    @staticmethod
+    def resized(axes: list[int], kind: str, numbers: np.ndarray, *, open_sides: bool = False, **settings: object) -> ir.Model:
+        """A Resize of some axes between two Convs, of any batch."""
+        weights = {"v": np.eye(3).reshape(3, 3, 1, 1), "w": GENERATOR.standard_normal((4, 3, 1, 1))}
+        tensors = {name: value.astype(np.float32) for name, value in weights.items()} | {"numbers": numbers}
+        nodes = [
+            oh.make_node("Conv", ["x", "v"], ["a"], "first"),
+            oh.make_node("Add", ["numbers", "none"], ["asked"], "asked"),
+            oh.make_node(
+                "Resize",
+                ["a", "", "numbers"] if kind == "scales" else ["a", "", "", "asked" if kind == "computed" else "numbers"],
+                ["r"],
+                "up",
+                axes=axes,
+                **({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"} | settings),
+            ),
+            oh.make_node("Conv", ["r", "w"], ["c"], "second"),
+            oh.make_node("GlobalAveragePool", ["c"], ["y"], "pool"),
+        ]
+        if kind == "computed":
+            # What no constant folding sees through.
+            nodes[1:2] = [
+                oh.make_node("Shape", ["x"], ["batch"], "batch", end=1),
+                oh.make_node("Sub", ["batch", "batch"], ["none"], "none"),
+                nodes[1],
+            ]
+        else:
+            del nodes[1]
+        sides = ["h", "w"] if open_sides else [8, 7]
+        graph = oh.make_graph(
+            nodes,
+            "g",
+            [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, *sides])],
+            [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            [onh.from_array(value, name) for name, value in tensors.items()],
         )
         return inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
 

@@ -15,6 +15,7 @@ from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.pad_all_axes import PadAllAxesPass
+from octavo.graph.passes.resize_all_axes import ResizeAllAxesPass
 from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
 from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
 
@@ -36,6 +37,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     LayerNormPass()(ready)
     MeanToPoolPass()(ready)
     PadAllAxesPass()(ready)
+    ResizeAllAxesPass()(ready)
     # Before the sum in it goes into a Conv.
     HardSwishPass()(ready)
     # Each may stand behind the other.

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import SourceError
+from octavo.graph.passes.resize_all_axes import factors_of, resizes_each_axis
 from octavo.graph.passes.shapes import InferShapesPass
 
 __all__ = ["BATCH", "DynamicBatchPass"]
@@ -25,7 +26,8 @@ class DynamicBatchPass(ir.passes.InPlacePass):
        be told apart.
     3. A Reshape to a constant shape that begins with the literal b: where the data's dimension 0 is b too it becomes 0 (copy
        that dimension), else -1 unless the shape has a -1 already. Both mean the same at batch b.
-    4. A Resize to constant sizes [b, c, ...] of data [b, c, ...] gets sizes for the other axes only; from opset 18 on.
+    4. A Resize to constant sizes [b, c, ...] of data [b, c, ...] gets scales where these make the same sizes; else, from opset 18
+       on, sizes for the other axes only.
     5. Shapes inside the graph are inferred anew.
     6. Not acted on: a model whose image input has a symbolic dimension 0 already; a Reshape with `allowzero`; a shape that is
        computed. A literal b can hide elsewhere (Expand, Slice, a constant that is added), so the caller runs the result at
@@ -63,8 +65,8 @@ class DynamicBatchPass(ir.passes.InPlacePass):
         for node in model.graph:
             if node.domain == "" and node.op_type == "Reshape":
                 _free_reshape(model, node, size)
-            elif node.domain == "" and node.op_type == "Resize" and opset >= RESIZE_AXES:
-                _free_resize(model, node, size)
+            elif node.domain == "" and node.op_type == "Resize":
+                _free_resize(model, node, size, by_axes=opset >= RESIZE_AXES)
         for value in (*model.graph.inputs, *model.graph.outputs):
             if _dimension_0(value) == size:
                 value.shape = ir.Shape([BATCH, *list(value.shape)[1:]])
@@ -103,17 +105,21 @@ def _free_reshape(model: ir.Model, node: ir.Node, size: int) -> None:
     node.replace_input_with(1, _new_constant(model, node, "shape", np.array([first, *shape[1:]], np.int64)))
 
 
-def _free_resize(model: ir.Model, node: ir.Node, size: int) -> None:
+def _free_resize(model: ir.Model, node: ir.Node, size: int, *, by_axes: bool) -> None:
     sizes = _constant(node.inputs[3]) if len(node.inputs) > 3 else None
     data = node.inputs[0]
     if sizes is None or "axes" in node.attributes or data is None or data.shape is None or len(data.shape) != len(sizes):
         return
-    if len(sizes) < 3 or sizes[0] != size or list(data.shape)[:2] != list(sizes[:2]):
-        return  # resizes channels, or the data's own batch is unknown
-    if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None and _constant(node.inputs[1]).size:
-        return  # a region of interest counts all axes
-    node.attributes.add(ir.AttrInt64s("axes", list(range(2, len(sizes)))))
-    node.replace_input_with(3, _new_constant(model, node, "sizes", np.array(sizes[2:], np.int64)))
+    if len(sizes) < 3 or sizes[0] != size or list(data.shape)[:2] != list(sizes[:2]) or not resizes_each_axis(node):
+        return  # resizes channels, or the data's own batch is unknown, or the batch would count
+    factors = factors_of(list(data.shape), sizes.tolist())
+    if factors is not None:
+        node.replace_input_with(2, _new_constant(model, node, "scales", factors))
+        node.resize_inputs(3)
+    elif by_axes:
+        node.attributes.add(ir.AttrInt64s("axes", list(range(2, len(sizes)))))
+        node.replace_input_with(1, None)
+        node.replace_input_with(3, _new_constant(model, node, "sizes", np.array(sizes[2:], np.int64)))
 
 
 def _new_constant(model: ir.Model, node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
@@ -121,8 +127,7 @@ def _new_constant(model: ir.Model, node: ir.Node, role: str, array: np.ndarray) 
     name = f"{node.outputs[0].name}/{role}"
     while name in model.graph.initializers:
         name += "_"
-    value = ir.Value(
-        name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.INT64), const_value=ir.tensor(array, name=name)
-    )
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value
