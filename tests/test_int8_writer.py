@@ -17,6 +17,7 @@ from graphs import AS_ON_ARM, network, optimized, run, sqnr, statistics_of
 
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
+from octavo.quantization.int8 import quantize_static
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.scales import quantized_tensors, scales_of
 from octavo.quantization.int8.numbers.weights import codes_of
@@ -425,6 +426,31 @@ def test_a_subgraph_reads_what_an_integer_kernel_made():
     ]
     made = written(nodes, ["i", "y"], tensors={"yes": np.bool_(True)})
     assert min(made.sqnr().values()) > 28
+
+
+@pytest.mark.parametrize("target", ["cpu", "openvino"])
+def test_tensors_of_any_name_keep_their_values(target):
+    """What quantization adds is named after a tensor, and FP32 may have that name: a module's `scale` behind its result."""
+    nodes = [
+        conv("x", "a", "stem"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Mul", ["r", "r.scale"], ["m"], "m"),
+        oh.make_node("Add", ["m", "r.zero"], ["x.scale"], "s"),
+        conv("x.scale", "b"),
+        conv("b", "y"),
+    ]
+    tensors = {name: TENSORS[name] for name in ("stem", "body")}
+    tensors |= {"r.scale": np.float32(1.7), "r.zero": np.float32(0.3), "b.weight_codes": np.float32(1)}
+    model = network(nodes, tensors, ["y"])
+    result = quantize_static(model, statistics_of(model, IMAGES), Int8(method="minmax", target=target)).model
+    assert sqnr(model, result, IMAGES)["y"] > 25
+
+
+def test_a_name_that_another_constant_has_gets_a_longer_one():
+    graph = QdqGraph(network([conv("x", "y")], {"body": np.ones((8, 3, 1, 1), np.float32)}, ["y"]))
+    asked = [("s", 1.0), ("s", 1.0), ("s", 2.0), ("s", 2.0), ("y", 1.0)]
+    names = [graph.constant(name, np.array(number)) for name, number in asked]
+    assert names == ["s", "s", "s+", "s+", "y+"]
 
 
 def test_constants_that_only_a_subgraph_reads_stay():

@@ -216,7 +216,7 @@ class _Beside:
 
     def shifted(self) -> dict[str, str]:
         """Tensor name to the output that holds its shift."""
-        return {name: f"{_ROUNDED}.{place}.shift" for place, name in enumerate(self.read)}
+        return {name: f"{_ROUNDED}.octavo.shift.{place}" for place, name in enumerate(self.read)}
 
     def written(self, weighted: Collection[str]) -> bytes:
         """The graph that puts shifts out; of those `weighted` the sums, each place times an input's."""
@@ -254,12 +254,12 @@ class _Beside:
             copy.CopyFrom(protos[node.name])
             copy.name = f"{_ROUNDED}.{copy.name}"
             copy.input[:] = [inside.get(name) or self.rounded.get(name, name) for name in copy.input]
-            copy.output[:] = [f"{_ROUNDED}.{name}.of" if name else "" for name in copy.output]
+            copy.output[:] = [f"{_ROUNDED}.{name}.octavo.of" if name else "" for name in copy.output]
             self.nodes.append(copy)
             before = [self.roundings.get(value.name or "", frozenset()) for value in node.inputs if value is not None]
             for value in node.outputs:
                 self.roundings[value.name] = frozenset().union(*before)
-                inside[value.name] = self.add_rounded(value, f"{_ROUNDED}.{value.name}.of")
+                inside[value.name] = self.add_rounded(value, f"{_ROUNDED}.{value.name}.octavo.of")
         self.rounded |= {value.name: inside[value.name] for value in unit.outputs}
 
     def through(self, unit: Unit, name: str, protos: Mapping[str, onnx.NodeProto]) -> str:
@@ -272,7 +272,7 @@ class _Beside:
             copy.CopyFrom(protos[node.name])
             copy.name = f"{_ROUNDED}.{name}.{copy.name}"
             copy.input[:] = [inside.get(read, read) for read in copy.input]
-            inside |= {made: f"{_ROUNDED}.{name}.{made}" for made in copy.output}
+            inside |= {made: f"{_ROUNDED}.{name}.octavo.{made}" for made in copy.output}
             copy.output[:] = [inside[made] for made in copy.output]
             self.nodes.append(copy)
         return inside[unit.outputs[0].name]
@@ -284,12 +284,12 @@ class _Beside:
             return source
         own = (value.name, np.asarray(chosen.scale).tobytes(), np.asarray(chosen.zero_point).tobytes())
         self.roundings[value.name] = self.roundings.get(value.name, frozenset()) | {own}
-        pair = [f"{_ROUNDED}.{value.name}.{what}" for what in ("scale", "zero")]
+        pair = [f"{_ROUNDED}.{value.name}.octavo.{what}" for what in ("scale", "zero")]
         self.constants += [
             numpy_helper.from_array(np.asarray(array), name)
             for name, array in zip(pair, (chosen.scale, chosen.zero_point), strict=True)
         ]
-        codes, target = f"{_ROUNDED}.{value.name}.codes", f"{_ROUNDED}.{value.name}"
+        codes, target = f"{_ROUNDED}.{value.name}.octavo.codes", f"{_ROUNDED}.{value.name}"
         self.nodes.append(helper.make_node("QuantizeLinear", [source, *pair], [codes], axis=1))
         self.nodes.append(helper.make_node("DequantizeLinear", [codes, *pair], [target], axis=1))
         self.rounded[value.name] = target

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.qdq import forget
+from octavo.graph.passes.qdq import forget, new_constant
 from octavo.quantization.int8.numbers.weights import Codes
 
 __all__ = ["WORTH", "store_as_int8", "store_weights"]
@@ -37,7 +37,7 @@ def store_weights(model: ir.Model, codes: Mapping[str, Codes]) -> None:
             shape[code.axis] = -1
         store_as_int8(model, node, code.codes, code.scale.reshape(shape))
         if code.bias is not None:
-            bias = _constant(model, f"{node.name}.stored.bias", code.bias)
+            bias = new_constant(model, f"{node.name}.stored.bias", code.bias)
             node.resize_inputs(max(3, len(node.inputs)))
             old = node.inputs[2]
             node.replace_input_with(2, bias)
@@ -54,7 +54,7 @@ def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.n
         scale: float32 that broadcasts with them.
     """
     old, name = node.inputs[1], f"{node.name}.weight"
-    parts = [_constant(model, f"{name}.int8", codes.astype(np.int8)), _constant(model, f"{name}.scale", scale)]
+    parts = [new_constant(model, f"{name}.int8", codes.astype(np.int8)), new_constant(model, f"{name}.scale", scale)]
     cast = ir.node("Cast", [parts[0]], {"to": ir.DataType.FLOAT.value}, name=f"{name}.cast")
     product = ir.node("Mul", [cast.outputs[0], parts[1]], name=f"{name}.restore")
     cast.outputs[0].name, product.outputs[0].name = f"{name}.codes", f"{name}.restored"
@@ -62,10 +62,3 @@ def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.n
     model.graph.insert_before(node, [cast, product])
     node.replace_input_with(1, product.outputs[0])
     forget(model, old)
-
-
-def _constant(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:
-    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-    value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
-    model.graph.register_initializer(value)
-    return value

@@ -40,6 +40,9 @@ class QdqGraph:
             )
         self.nodes: list[onnx.NodeProto] = []
         self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        self._variables = {value.name for value in self.proto.graph.input} | {
+            name for node in self.proto.graph.node for name in node.output
+        }
         self.outputs = {value.name for value in model.graph.outputs} | {
             value.name
             for node in model.graph
@@ -48,10 +51,24 @@ class QdqGraph:
         }
 
     def constant(self, name: str, array: np.ndarray) -> str:
-        """Name an initializer; the first array of a name stays."""
-        if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        """An initializer that holds an array; the name that it has: this one, with a `+` for each that something else has already.
+
+        FP32 may have a tensor of any name: the factor behind a module's output is often called `<module>.scale`.
+        """
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape))
+        while not self._is_free(name, tensor):
+            name += "+"
+        tensor.name = name
+        self.constants.setdefault(name, tensor)
         return name
+
+    def _is_free(self, name: str, tensor: onnx.TensorProto) -> bool:
+        """Whether nothing has a name, or a constant of the same content."""
+        held = self.constants.get(name)
+        if held is None:
+            return name not in self._variables
+        same = held.data_type == tensor.data_type and list(held.dims) == list(tensor.dims)
+        return same and numpy_helper.to_array(held).tobytes() == tensor.raw_data
 
     def add(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: object) -> str:
         """Append a node; its output's name."""
