@@ -7,11 +7,12 @@ import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
-from graphs import inferred
+from graphs import inferred, network
 
 from octavo.calibration.collector import collect
 from octavo.calibration.ranges import tensor_range
 from octavo.errors import QuantizationError
+from octavo.graph.passes.count_values import CountValuesPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.resize_all_axes import ResizeAllAxesPass
 from octavo.graph.prepared import prepared
@@ -19,6 +20,8 @@ from octavo.params.grammar import Int8
 from octavo.quantization.decisions import summary
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
 from octavo.quantization.int8.numbers.correction import correct_biases, rounded_weights
+from octavo.quantization.int8.structure.placement import place
+from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.session import Session
 
 GENERATOR = np.random.default_rng(7)
@@ -367,6 +370,45 @@ class TestResizeAllAxes:
             [onh.from_array(value, name) for name, value in tensors.items()],
         )
         return inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
+
+
+class TestCountValues:
+    @staticmethod
+    def pooled(**settings: object) -> ir.Model:
+        """An AveragePool, whose last windows reach beyond the image, between two Convs."""
+        weights = {name: GENERATOR.standard_normal((3, 3, 1, 1)).astype(np.float32) for name in "vw"}
+        nodes = [
+            oh.make_node("Conv", ["x", "v"], ["a"], "first"),
+            oh.make_node("Relu", ["a"], ["r"], "relu"),
+            oh.make_node("AveragePool", ["r"], ["p"], "pool", strides=[2, 2], **settings),
+            oh.make_node("Conv", ["p", "w"], ["y"], "second"),
+        ]
+        return network(nodes, weights, ["y"], inputs={"x": [1, 3, 7, 9]})
+
+    @pytest.mark.parametrize("kernel", [2, 3, 4])
+    def test_what_pads_nothing_counts_no_padding_and_its_integer_kernel_is_right(self, kernel):
+        model = self.pooled(kernel_shape=[kernel, kernel], ceil_mode=1, count_include_pad=1)
+        feeds = {"x": GENERATOR.standard_normal((1, 3, 7, 9)).astype(np.float32)}
+        before, ready = run(model, feeds), prepared(model)
+        assert "count_include_pad" not in ready.graph.node("pool").attributes
+        assert np.allclose(run(ready, feeds), before, atol=1e-5)
+        result = quantize_static(model, collect(model, lambda: [("i", feeds)]), Int8(placement="all"))
+        assert {decision.node: decision.precision for decision in result.decisions}["pool"] == "int8"
+        assert np.abs(run(result.model, feeds) - before).max() < 0.05 * np.abs(before).max()
+
+    @pytest.mark.parametrize(
+        ("settings", "precision"),
+        [
+            ({"ceil_mode": 1, "count_include_pad": 1, "pads": [1, 1, 1, 1]}, "float"),
+            ({"ceil_mode": 1, "pads": [1, 1, 1, 1]}, "int8"),
+            ({"count_include_pad": 1, "pads": [1, 1, 1, 1]}, "int8"),
+        ],
+    )
+    def test_padding_that_counts_stays(self, settings, precision):
+        model = self.pooled(kernel_shape=[3, 3], **settings)
+        assert not CountValuesPass()(model).modified
+        (reason,) = (reason for unit, reason in place(units_of(model), {}).items() if unit.kind == "AveragePool")
+        assert bool(reason) == (precision == "float")
 
 
 class TestMeanToPool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.passes.count_values import CountValuesPass
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.fold_scale import FoldScalePass
@@ -36,6 +37,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     ready = with_gelu(ready)
     LayerNormPass()(ready)
     MeanToPoolPass()(ready)
+    CountValuesPass()(ready)
     PadAllAxesPass()(ready)
     ResizeAllAxesPass()(ready)
     # Before the sum in it goes into a Conv.

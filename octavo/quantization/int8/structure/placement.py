@@ -93,13 +93,15 @@ def _refusal(
     for maker in floats:
         if not (joins and maker.kind in _UPSAMPLES):
             return f"its input comes from {maker.name} ({maker.kind}), which is float"
-    return unfit(unit) or _slow(unit)
+    return unfit(unit) or _unserved(unit)
 
 
-def _slow(unit: Unit) -> str:
-    """Why ONNX Runtime has no fast integer kernel for a unit that can take codes; "" where it has."""
+def _unserved(unit: Unit) -> str:
+    """Why ONNX Runtime has no fast integer kernel, or no right one, for a unit that can take codes; "" where it has."""
     if interpolates(unit):
         return "interpolation has no fast integer kernel"
     if unit.kind in ("MaxPool", "AveragePool", "GlobalAveragePool", "prelu") and len(unit.inputs[0].shape or ()) != 4:
         return "integer kernels of this op are for images"
+    if unit.kind == "AveragePool" and all(unit.main.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad")):
+        return "its integer kernel divides by another number where a window reaches beyond the padding"
     return ""
