@@ -244,6 +244,36 @@ def test_boxes_are_clipped_where_there_are_none():
     assert run(model, feeds | {"score": np.zeros(8, np.float32)})["y"].shape == (0, 4)
 
 
+@pytest.mark.parametrize("opset", [17, 18])
+def test_a_loop_that_appends_to_an_empty_start_keeps_all_that_it_appends(opset):
+    """The body states the start's shape, as torch's exporter has it of masks that are pasted one by one."""
+    model = ir.from_onnx_text(
+        f"""<ir_version: 8, opset_import: ["": {opset}]> g (float[1,2] x) => (float[n,2] y, int64[1] sizes)
+        <int64 turns = {{3}}, bool yes = {{1}}, float[0,2] start = {{}}, int64[1] zero = {{0}}> {{
+            y, sizes = Loop (turns, yes, start, zero) <body = b (int64 i, bool go, float[0,2] kept, int64[1] last)
+                => (bool on, float[1,2] grown, int64[1] size) <float[1,2] shape_of_the_first_turn, int64[1] zeroth = {{0}}> {{
+                on = Identity (go)
+                all = Shape (kept)
+                size = Gather (all, zeroth)
+                shape_of_the_first_turn = Neg (kept)
+                back = Neg (shape_of_the_first_turn)
+                grown = Concat<axis = 0> (back, x)
+            }}>
+        }}"""
+    )
+    feeds = {"x": np.float32([[1, 2]])}
+    before = run(model, feeds, optimization="off")
+    assert before["y"].shape == (3, 2)
+    assert before["sizes"].tolist() == [2]
+    clean(model, opset)
+    after = run(model, feeds)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+    body = next(node for node in model.graph if node.op_type == "Loop").attributes["body"].as_graph()
+    assert [None if value.shape is None else len(value.shape) for value in body.inputs] == [0, 0, 2, 1]
+    assert not any(isinstance(size, int) for value in body.inputs[2:] for size in value.shape)
+
+
 def test_no_small_constant_is_blown_up_and_quantizers_stay():
     nodes = [
         oh.make_node("ConstantOfShape", ["huge"], ["zeros"], "zeros"),

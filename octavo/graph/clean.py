@@ -10,6 +10,7 @@ from onnx_ir.passes import common
 
 from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
+from octavo.graph.passes.carried_shapes import CarriedShapesPass
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
 from octavo.graph.passes.known_sizes import KnownSizesPass
@@ -34,7 +35,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     4. every node has a name of its own;
     5. no Pad stands before a Conv or MaxPool that can pad itself;
     6. no weight is so small that float32 results do not depend on it, which makes some CPUs ten times as slow;
-    7. shapes are inferred;
+    7. shapes are inferred, and none is believed that the file states inside a loop's body;
     8. it passes the ONNX checker.
 
     Returns:
@@ -53,6 +54,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     functions = len(model.functions)
     if common.InlinePass()(model).modified:
         notes.append(f"{functions} model-local functions inlined")
+    CarriedShapesPass()(model)
     # Before the conversion: its C++ side gets the graph without large initializers, but with every Constant node.
     constants = _count(model, "Constant")
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)

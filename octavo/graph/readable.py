@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octavo.graph.logs import captured_logs
+from octavo.graph.passes.carried_shapes import CarriedShapesPass
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
@@ -28,6 +29,7 @@ def readable(model: ir.Model) -> ir.Model:
     with captured_logs():
         common.RemoveInitializersFromInputsPass()(copy)
         common.InlinePass()(copy)
+        CarriedShapesPass()(copy)
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
         NodeNamesPass()(copy)
         if any(value.dtype is None for node in copy.graph for value in node.outputs if value.name):
