@@ -1,6 +1,7 @@
 """Detectors from torchvision, transformers and ultralytics: exported, run in ONNX Runtime and read by a family."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -225,3 +226,25 @@ def test_an_export_with_two_rows_exchanged_is_right_and_one_with_other_rows_is_n
         compare_with_reference(lambda _: truth, [("a", None)], [rows(20, seed=1)], tmp_path, selecting=True)
     nothing = rows(0)
     assert compare_with_reference(lambda _: nothing, [("a", None)], [nothing], tmp_path, selecting=True)["max_abs_diff"] == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 8, 8), (20, 1, 4, 4), (1, 20, 8, 8)])
+def test_an_export_whose_outputs_have_not_their_rows_in_common_is_refused(tmp_path, shape):
+    """Masks that came out as one row, of another size, along another axis."""
+    truth = rows(20) | {"masks": np.zeros((20, 1, 8, 8), np.float32)}
+    with pytest.raises(SourceError, match=re.escape(f"puts out {list(shape)} where the torch module puts out [20, 1, 8, 8]")):
+        bad = truth | {"masks": np.zeros(shape, np.float32)}
+        compare_with_reference(lambda _: truth, [("a", None)], [bad], tmp_path, selecting=True)
+
+
+def test_images_in_one_batch_are_held_against_each_alone_where_outputs_have_no_rows_in_common():
+    images = [np.full((1, 3, 4, 4), place, np.float32) for place in range(2)]
+
+    def run(batch, mix=0.0):
+        one = batch.mean((1, 2, 3)) + mix * batch.mean()
+        return {"boxes": np.tile(one[:, None, None], (1, 5, 4)), "maps": np.tile(one[:, None, None], (1, 3, 8))}
+
+    alone = [run(image) for image in images]
+    refuse_mixed_batch(run, images, alone, selecting=True)
+    with pytest.raises(SourceError, match="fixed batch size inside"):
+        refuse_mixed_batch(lambda batch: run(batch, mix=0.5), images, alone, selecting=True)

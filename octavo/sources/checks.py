@@ -156,7 +156,7 @@ def _compared(
     """The figures of `compare_with_reference`; `names` are what gave the outputs, and what gave the truths."""
     shares = None
     pairs = list(zip(truths, outputs, strict=True))
-    if selecting and all(rows_of(truth) is not None for truth in truths):
+    if selecting and _in_rows(pairs):
         pairs, shares = _same_rows(pairs)
     values = [(truth[key], mine[key]) for truth, mine in pairs for key in truth]
     if any(truth.shape != mine.shape for truth, mine in values):
@@ -171,8 +171,20 @@ def _compared(
     return found if shares is None else found | {"same_rows": round(shares, 4)}
 
 
+def _in_rows(pairs: Sequence[tuple[Outputs, Outputs]]) -> bool:
+    """Whether both of each pair have rows along one axis, and rows of one shape."""
+    for truth, mine in pairs:
+        axis = rows_of(truth)
+        if axis is None or rows_of(mine) != axis:
+            return False
+        one, other = ({key: np.delete(value.shape, axis).tolist() for key, value in each.items()} for each in (truth, mine))
+        if one != other:
+            return False
+    return True
+
+
 def _same_rows(pairs: Sequence[tuple[Outputs, Outputs]]) -> tuple[list[tuple[Outputs, Outputs]], float]:
-    """The rows that both have, in one order, and their share of all; 1 where there is none at all."""
+    """The rows that both have, in one order, and their share of all; 1 where there is none at all. Pairs are `_in_rows`."""
     kept, same, total = [], 0, 0
     for truth, mine in pairs:
         axis = rows_of(truth)
@@ -205,8 +217,9 @@ def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequenc
     if len(tensors) < 2 or tensors[0].shape != tensors[1].shape:
         return  # `resize.stride`: photos of different shapes never come in one batch
     both = run(np.concatenate(tensors[:2]))
-    if selecting and all(value.ndim >= 3 and len(value) == 2 for value in both.values()):
-        pairs = [(outputs[place], {name: value[place : place + 1] for name, value in both.items()}) for place in range(2)]
+    chosen = selecting and all(value.ndim >= 3 and len(value) == 2 for value in both.values())
+    pairs = [(outputs[place], {name: value[place : place + 1] for name, value in both.items()}) for place in range(2) if chosen]
+    if pairs and _in_rows(pairs):
         if _same_rows(pairs)[1] < SAME_ROWS:
             raise SourceError(
                 "the rows of two images in one batch are not those that each gives alone: the graph has a fixed batch size inside",
