@@ -1,6 +1,6 @@
 """Make models/<model>/fp32: the FP32 ONNX model, checked on real images against the ONNX file or torch module that it comes from.
 
-Reads `task`, `source`, `input` and `data.calibration` of params.yaml.
+Reads `task`, `source`, `input` and `data.calibration` of params.yaml; `benchmark.batch` is held against the graph, no more.
 """
 
 from itertools import islice
@@ -11,7 +11,7 @@ from octavo.files import replace_dir, sha256_path
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images, refuse_other_names
 from octavo.images.feeds import Feeds
-from octavo.images.input_sizes import refuse_fixed_sides
+from octavo.images.input_sizes import refuse_fixed_batch, refuse_fixed_sides
 from octavo.images.purpose import open_images
 from octavo.layout import MODEL, variant_dir
 from octavo.manifest import block_hash, write_manifest
@@ -42,7 +42,9 @@ def main() -> None:
             # Errors name the setting, or where the file will lie: what is loaded lies in a temporary folder.
             session = Session(runs["fp32"], name=custom.described() or str(variant_dir(chosen.model, "fp32") / MODEL))
         feeds = Feeds.of(session.signature, fetched.input_name, spec.input)
-        refuse_fixed_sides(session.input_shapes[fetched.input_name], spec.input, f"models.{chosen.model}.input")
+        shape = session.input_shapes[fetched.input_name]
+        refuse_fixed_sides(shape, spec.input, f"models.{chosen.model}.input")
+        refuse_fixed_batch(shape, spec.benchmark.batch)
         made = {
             "source": spec.source.recorded(),
             "file_sha256": sha256_path(spec.source.file),
@@ -52,7 +54,7 @@ def main() -> None:
         outputs = [session.run_finite(feeds(tensor), item.name) for item, tensor in samples]
         selecting = selects(fetched.model)
         tensors = [tensor for _, tensor in samples]
-        if not isinstance(session.input_shapes[fetched.input_name][0], int):
+        if not isinstance(shape[0], int):
             refuse_mixed_batch(lambda batch: session.run(feeds(batch)), tensors, outputs, selecting=selecting)
         if spec.source.kind == "onnx" and not custom.bodies:
             file = spec.source.file

@@ -19,7 +19,7 @@ from octavo.images.batches import batch_of
 from octavo.images.dataset import Classes, Images, Item, image_list, open_set, refuse_overlap
 from octavo.images.decode import decode, read_image
 from octavo.images.frame import Frame
-from octavo.images.input_sizes import further_sizes, refuse_fixed_sides, refuse_untaken
+from octavo.images.input_sizes import further_sizes, refuse_fixed_batch, refuse_fixed_sides, refuse_untaken
 from octavo.images.packaged import locate, make_set
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import part, pick
@@ -255,6 +255,12 @@ class TestPlacement:
             refuse_fixed_sides([1, 3, 64, "w"], spec, "models.m.input")
         with pytest.raises(ParamsError, match="64x48 alone"):
             refuse_fixed_sides([1, 64, 48, 3], Input.model_validate({**block, "layout": "nhwc"}), "models.m.input")
+        refuse_fixed_batch(["batch", 3, 64, 64], (1, 8))
+        refuse_fixed_batch([1, 3, 64, 64], (1,))
+        with pytest.raises(
+            ParamsError, match=r"`benchmark\.batch` has 3, 8, .*one image at a time(?s:.*)`source\.dynamic_batch: true`"
+        ):
+            refuse_fixed_batch([1, 3, 64, 64], (1, 3, 8))
 
     def test_further_resolutions_are_tried_on_one_image_before_they_are_measured(self, tmp_path):
         image = oh.make_tensor_value_info("image", 1, [1, 3, "height", "width"])
@@ -264,9 +270,9 @@ class TestPlacement:
         write_images(tmp_path, 1, seed=0)
         items = open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
 
-        def sizes(resolutions: list, **resize: object) -> list[tuple[int, int]]:
+        def sizes(resolutions: list, batch: tuple[int, ...] = (1,), **resize: object) -> list[tuple[int, int]]:
             block = {"size": [32, 32], "resize": {"rule": "letterbox", **resize}}
-            blocks = {"input": block, "benchmark": {"resolutions": resolutions}}
+            blocks = {"input": block, "benchmark": {"resolutions": resolutions, "batch": list(batch)}}
             spec = ModelSpec.model_validate(project_params(**blocks)["models"]["small"])
             refuse_untaken(spec, session.input_shapes["image"], items, lambda tensor: session.run({"image": tensor}))
             return further_sizes(spec)
@@ -277,6 +283,8 @@ class TestPlacement:
             sizes([[17, 16]])
         with pytest.raises(ParamsError, match=r"`benchmark\.resolutions` has 24x32: .* multiples of `input\.resize\.stride` 16"):
             sizes([[24, 32]], stride=16)
+        with pytest.raises(ParamsError, match=r"`benchmark\.batch` has 2"):
+            sizes([], batch=(1, 2))
 
     def test_calibration_takes_inputs_of_any_shape(self):
         model = small_network(size=32)

@@ -1,4 +1,4 @@
-"""Input sizes beside the model's own, and whether a graph takes them."""
+"""Input sizes beside the model's own and batches of several images, and whether a graph takes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo.errors import ModelRunError, ParamsError
 from octavo.images.dataset import Images, Item
 from octavo.params.grammar import Input, ModelSpec
 
-__all__ = ["further_sizes", "named", "refuse_fixed_sides", "refuse_untaken"]
+__all__ = ["further_sizes", "named", "refuse_fixed_batch", "refuse_fixed_sides", "refuse_untaken"]
 
 Shape = Sequence[int | str | None]
 
@@ -27,7 +27,7 @@ def further_sizes(spec: ModelSpec) -> list[tuple[int, int]]:
 
 
 def refuse_untaken(spec: ModelSpec, shape: Shape, items: list[Item], run: Callable[[np.ndarray], object]) -> None:
-    """Refuse `benchmark.resolutions` that a graph does not take, before anything is measured.
+    """Refuse `benchmark.resolutions` and `benchmark.batch` that a graph does not take, before anything is measured.
 
     Args:
         spec: the model's block.
@@ -36,8 +36,10 @@ def refuse_untaken(spec: ModelSpec, shape: Shape, items: list[Item], run: Callab
         run: runs FP32 on an image's tensor.
 
     Raises:
-        ParamsError: a size differs from a fixed dimension, is no multiple of `resize.stride`, or the graph fails on it.
+        ParamsError: a size differs from a fixed dimension, is no multiple of `resize.stride`, or the graph fails on it; or as
+            `refuse_fixed_batch`.
     """
+    refuse_fixed_batch(shape, spec.benchmark.batch)
     sides, stride = _sides(shape, spec.input), spec.input.resize.stride
     for size in further_sizes(spec):
         told = f"`benchmark.resolutions` has {named(size)}"
@@ -59,6 +61,25 @@ def refuse_untaken(spec: ModelSpec, shape: Shape, items: list[Item], run: Callab
                     f"{told}, which the graph does not take though its height and width are open: {error.problem}",
                     "correct or remove it: many graphs take multiples of their stride alone (32, say)",
                 ) from error
+
+
+def refuse_fixed_batch(shape: Shape, batches: Sequence[int]) -> None:
+    """Refuse batches of several images for a graph that takes one at a time.
+
+    Args:
+        shape: of the graph's image input, batch first; symbols and None are dynamic. A graph of another fixed batch takes no image
+            alone, and fails wherever it is run.
+        batches: `benchmark.batch`.
+
+    Raises:
+        ParamsError: naming the setting and both ways out.
+    """
+    several = [batch for batch in batches if batch != 1]
+    if shape[0] == 1 and several:
+        raise ParamsError(
+            f"`benchmark.batch` has {', '.join(map(str, several))}, the graph takes one image at a time",
+            "set `benchmark.batch: [1]`, or open the graph's batch: `source.dynamic_batch: true`",
+        )
 
 
 def refuse_fixed_sides(shape: Sequence[int | str | None], spec: Input, where: str) -> None:
