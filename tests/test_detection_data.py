@@ -355,6 +355,35 @@ class TestYolo:
             assert read(root, "yolo", other_order)[0].objects.classes.tolist() == [1, 0, 1]
         assert not capsys.readouterr().out
 
+    def test_names_above_images_of_which_the_set_is_a_part(self, tmp_path, capsys):
+        root, other_order = write_yolo(tmp_path, names=None) / "images/val", Classes(2, ("dog", "cat"))
+
+        def classes() -> list[int]:
+            return read(root, "yolo", other_order)[0].objects.classes.tolist()
+
+        (tmp_path / "project.yaml").write_text("a: {{ template }} ]")
+        for parts in ("val: images/train", "val: [images/val2, images/other]", "val: val.txt"):
+            (tmp_path / "mine.yaml").write_text(f"names: [cat, dog]\n{parts}\n")
+            assert classes() == [0, 1, 0], "it speaks of other folders"
+        assert "0 for 'dog'" in capsys.readouterr().out
+        for parts in ("val: images/val", "test: ../set/images/val/", "val: [images/train, images/val]", "train: images"):
+            (tmp_path / "mine.yaml").write_text(f"names: [cat, dog]\n{parts}\n")
+            assert classes() == [1, 0, 1]
+        assert not capsys.readouterr().out
+        (tmp_path / "other.yml").write_text("names: [dog, cat]\nval: images/val\n")
+        with pytest.raises(DataError, match=r"mine\.yaml, .*other\.yml have class names of .*images/val"):
+            classes()
+        # One called as usual goes before them, and needs no parts.
+        for text in ("names: [dog, cat]\nval: images/val", "names: [dog, cat]"):
+            (tmp_path / "data.yaml").write_text(text)
+            assert classes() == [0, 1, 0]
+
+    def test_names_above_roboflow_s_images(self, tmp_path):
+        root = write_yolo(tmp_path / "valid", names=None)
+        (tmp_path / "data.yaml").write_text("names: [cat, dog]\nval: ../valid/images\n")
+        for path in (root / "images", root / "images/val"):
+            assert read(path, "yolo", Classes(2, ("dog", "cat")))[0].objects.classes.tolist() == [1, 0, 1]
+
     @pytest.mark.parametrize(
         ("text", "problem"),
         [

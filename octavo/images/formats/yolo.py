@@ -16,6 +16,7 @@ from octavo.images.formats.class_map import Category, class_indices
 from octavo.images.formats.listed import Classes, Listed, image_files
 from octavo.images.formats.places import ImageFinder, annotations_path, shown, text_lines
 from octavo.images.formats.yolo_names import NAME_LISTS, class_names
+from octavo.images.formats.yolo_yaml import last_images
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
 
@@ -29,8 +30,9 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     """Images below `images` (else below the folder) with the boxes of their label files.
 
     `annotations` may name the folder of the label files, a .txt that lists the set's images by their path below the folder, or the
-    .yaml with the class names. Without it they come from data.yaml, dataset.yaml, another .yaml with `names`, or classes.txt; of a
-    folder with `images` also from a data.yaml above it that has it for a part (Roboflow's layout: train/images, valid/images).
+    .yaml with the class names. Without it they come from data.yaml, dataset.yaml, another .yaml with `names`, or classes.txt, and
+    from a YAML file above it that has the folder for a part: beside `images` (ultralytics' layout: images/train, images/val), or
+    beside a folder with `images` (Roboflow's: train/images, valid/images).
 
     Raises:
         DataError: no image has a label file, a label file has no image or a malformed line, or a class is none of the model's.
@@ -93,10 +95,10 @@ def _label_file(path: Path, below: Path, folder: Path | None) -> Path:
     if folder is not None:
         return (folder / (path.relative_to(below) if path.is_relative_to(below) else path.name)).with_suffix(".txt")
     beside = path.with_suffix(".txt")
-    folders = list(path.parts[:-1])
-    if "images" not in folders or _as_spelt(beside).is_file():
+    folders = path.parts[:-1]
+    last = last_images(folders)
+    if last is None or _as_spelt(beside).is_file():
         return beside
-    last = len(folders) - 1 - folders[::-1].index("images")
     return Path(*folders[:last], "labels", *folders[last + 1 :], beside.name)
 
 

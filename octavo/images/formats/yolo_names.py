@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
-
-import yaml
+from pathlib import Path
 
 from octavo.errors import DataError
 from octavo.images.formats.places import shown, text_lines
+from octavo.images.formats.yolo_yaml import USUAL, above, content_of
 
 __all__ = ["NAME_LISTS", "class_names"]
 
 # Written by annotation tools into the folder of the labels.
 NAME_LISTS = ("classes.txt", "obj.names")
-_YAML = ("data.yaml", "dataset.yaml")
 
 
 def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[int, str]:
-    """Number to name; empty where no file gives names. Those of the set's own folder go before a data.yaml above it.
+    """Number to name; empty where no file gives names. Those of the set's own folder go before a YAML file above it.
 
     Args:
         told: the YAML file that params.yaml names.
@@ -31,10 +29,10 @@ def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[
     if told is not None:
         return _from_yaml(told)
     root = folders[0]
-    for name in _YAML:
+    for name in USUAL:
         if (root / name).is_file():
             return _from_yaml(root / name)
-    others = [path for suffix in ("yaml", "yml") for path in sorted(root.glob(f"*.{suffix}")) if "names" in _content(path)]
+    others = [path for suffix in ("yaml", "yml") for path in sorted(root.glob(f"*.{suffix}")) if "names" in content_of(path)]
     if len(others) > 1:
         raise DataError(
             f"{where}: {root} has class names in {shown([path.name for path in others])}",
@@ -45,33 +43,12 @@ def class_names(told: Path | None, folders: Sequence[Path], where: str) -> dict[
     for path in (folder / name for folder in folders for name in NAME_LISTS):
         if path.is_file():
             return {number: line.strip() for number, line in enumerate(text_lines(path)) if line.strip()}
-    above = next((path for path in (root.parent / name for name in _YAML) if path.is_file() and _speaks_of(path, root)), None)
-    return {} if above is None else _from_yaml(above)
-
-
-def _speaks_of(file: Path, part: Path) -> bool:
-    """Whether a YAML file beside a folder with `images` has it for a part, as Roboflow writes it (`val: ../valid/images`).
-
-    One with names and without parts speaks of all that lies beside it.
-    """
-    if not (part / "images").is_dir():
-        return False
-    content = _content(file)
-    parts = [content.get(key) for key in ("train", "val", "test")]
-    ends = [PurePosixPath(path).parts[-2:] for path in parts if isinstance(path, str)]
-    return ("names" in content and not ends) or any(end == (part.name, "images") or end[-1:] == (part.name,) for end in ends)
-
-
-def _content(file: Path) -> dict[object, object]:
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise DataError(f"{file} is not readable YAML: {error}", "correct the file") from error
-    return content if isinstance(content, dict) else {}
+    told = above(root, where)
+    return {} if told is None else _from_yaml(told)
 
 
 def _from_yaml(file: Path) -> dict[int, str]:
-    content = _content(file)
+    content = content_of(file)
     names = content.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
