@@ -294,6 +294,15 @@ class TestLoad:
         with pytest.raises(SourceError, match="is damaged"):
             load("models/small", variant="int8")
 
+    def test_one_that_fails_before_it_is_timed_is_left_aside_with_its_reason(self, project, caplog):
+        path = project / "models/small/package/int8/model.onnx"
+        path.write_bytes(path.read_bytes()[:-7])
+        model = load("models/small", measure=True)
+        assert "quick test" in model.reason
+        assert list(model.fallbacks) == ["int8"]
+        assert "is damaged" in model.fallbacks["int8"]
+        assert caplog.text.count("does not run here") == 1
+
     def test_a_graph_that_answers_otherwise_than_where_it_was_packaged(self, project):
         """As a machine whose kernels saturate would: the bytes are right, the numbers are not."""
         nothing_measured(project)

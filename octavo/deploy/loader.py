@@ -163,7 +163,8 @@ def load(
         _LOG.warning("%s: %s is left aside: %s", folder, name, why)
     usable = {name: one for name, one in found.items() if name not in left_aside} or found
     first, reason = _best(usable, opener, measure)
-    for name in chain(first, list(usable)):
+    # What failed where it was to be timed comes first: the best was chosen without it, and that must be said.
+    for name in dict.fromkeys([*opener.failed, *chain(first, list(usable))]):
         try:
             model = opener.open(usable[name], reason if name == first else f"{first} does not run here", left_aside)
         except OctavoError as error:
@@ -198,6 +199,11 @@ class _Opener:
             return [self.asked]
         there = usable_providers()
         return [name for name in artifact.manifest.get("providers", ["cpu"]) if name in there] or ["cpu"]
+
+    @property
+    def failed(self) -> list[str]:
+        """Variants that did not open, so far."""
+        return [variant for variant, made in self.opened.items() if isinstance(made, OctavoError)]
 
     def session(self, artifact: Artifact) -> tuple[Session, str]:
         """A session that has passed its check, and its provider."""
@@ -251,7 +257,7 @@ def _best(usable: Mapping[str, Artifact], opener: _Opener, measure: bool | None)
         try:
             session, _ = opener.session(artifact)
         except OctavoError:
-            # The chain says so when its turn comes.
+            # `load` says so: `opener.failed` has it.
             continue
         feeds = check_feeds(artifact.manifest)
         runs[name] = lambda session=session, feeds=feeds: session.run(feeds)
