@@ -1,11 +1,13 @@
 """The front door that all stage scripts share: arguments, params, and errors as one plain message with an exit code.
 
-Exit codes: 0 done, 2 a mistake that the message tells how to mend, 1 a bug (with its traceback), 130 interrupted.
+Exit codes: 0 done, 2 a mistake that the message tells how to mend, 1 a bug (with its traceback), 130 interrupted, 141 what reads
+the output has gone (`| head`), as shells report SIGPIPE.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,8 @@ from octavo.errors import OctavoError
 __all__ = ["PARAMS", "parser", "run"]
 
 PARAMS = Path("params.yaml")
+# 128 + SIGPIPE.
+BROKEN_PIPE = 141
 
 
 def parser(doc: str | None, *, model_required: bool = True) -> argparse.ArgumentParser:
@@ -32,6 +36,18 @@ def parser(doc: str | None, *, model_required: bool = True) -> argparse.Argument
 
 def run(main: Callable[[], None]) -> None:
     """Call `main` and exit: an OctavoError becomes its text on stderr and exit code 2, never a traceback."""
+    try:
+        _reported(main)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes both once more as it ends, and would complain of what nobody reads.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+        sys.exit(BROKEN_PIPE)
+
+
+def _reported(main: Callable[[], None]) -> None:
     try:
         main()
     except OctavoError as error:

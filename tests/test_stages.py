@@ -1,6 +1,7 @@
 """Stage scripts as a user runs them: a mistake gives one clear error, exit code 2, no traceback, and no half-written output."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -336,3 +337,24 @@ def test_a_bug_is_not_dressed_up(project):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        ("stdout", "print('few')"),
+        ("stdout", "print('many ' * 99999)"),
+        ("stdout", "print('few'); raise DataError('wrong')"),
+        ("stderr", "raise DataError('wrong')"),
+    ],
+)
+def test_a_reader_that_goes_away_ends_it_as_sigpipe_would(stream, words):
+    """As `| head` and `| grep -q` do; 1 would be a bug, or a failed gate."""
+    read, write = os.pipe()
+    os.close(read)
+    script = f"from octavo import cli\nfrom octavo.errors import DataError\ndef main(): {words}\ncli.run(main)"
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: write}
+    done = subprocess.run([sys.executable, "-c", script], **streams, text=True, check=False)
+    os.close(write)
+    assert done.returncode == 141
+    assert not done.stderr
