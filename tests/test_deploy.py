@@ -1,6 +1,7 @@
 """What leaves the pipeline: complete folders, and a loader that takes the best variant, checks it and falls back with a reason."""
 
 import importlib.resources
+import io
 import json
 import logging
 import shutil
@@ -366,6 +367,13 @@ def nothing_measured(project: Path) -> None:
         change(path, gates={}, latency={"host": {}, "figures": []})
 
 
+def cut_short() -> Image.Image:
+    """A file that ends too early, of which Pillow has read the header alone."""
+    whole = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(whole, "PNG")
+    return Image.open(io.BytesIO(whole.getvalue()[:-60]))
+
+
 class TestPredict:
     def test_an_image_in_any_form(self, made):
         model, path = load(made / "models/small", variant="fp32"), images(made)[0]
@@ -390,6 +398,9 @@ class TestPredict:
         ("image", "words"),
         [
             (Image.new("I;16", (4, 4)), "a Pillow image of mode I;16"),
+            (Image.new("RGB", (4, 0)), "a Pillow image of mode RGB, 0x4"),
+            (Image.new("La", (4, 4)), "image 0 is not a readable image: conversion from La"),
+            (cut_short(), "image 0 is not a readable image: .*truncated"),
             (np.zeros((4, 4), np.uint8), r"image 0 is uint8 of shape \[4, 4\]"),
             (np.zeros((4, 4, 3), np.float32), "float32"),
             (np.zeros((0, 4, 3), np.uint8), "uint8 of shape"),

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from octavo.errors import DataError
-from octavo.images.decode import decode, read_image, refuse_large
+from octavo.images.decode import UNREADABLE, decode, read_image, refuse_large
 from octavo.params.block import MAX_PIXELS
 
 __all__ = ["Picture", "listed", "pixels_of"]
@@ -44,13 +44,19 @@ def pixels_of(image: Picture, called: str, max_pixels: int = MAX_PIXELS) -> np.n
         return decode(image, called, max_pixels)
     if isinstance(image, (str, PathLike)):
         return read_image(image, max_pixels)
-    if isinstance(image, Image.Image) and image.mode[:1] not in ("I", "F"):
+    if isinstance(image, Image.Image) and image.mode[:1] not in ("I", "F") and all(image.size):
         refuse_large(image, called, max_pixels)
-        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+        try:
+            # An image that the caller opened is decoded here.
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+        except UNREADABLE as error:
+            raise DataError(
+                f"{called} is not a readable image: {' '.join(str(error).split())}", "give one that Pillow can load"
+            ) from error
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
         return image
     told = f"{image.dtype} of shape {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
     if isinstance(image, Image.Image):
         # Pillow would clip 16 bits at 255, where a file's are scaled.
-        told = f"a Pillow image of mode {image.mode}"
+        told = f"a Pillow image of mode {image.mode}, {image.height}x{image.width}"
     raise DataError(f"{called} is {told}", "give a file, its bytes, a Pillow image, or uint8 rows x columns x 3 in RGB")

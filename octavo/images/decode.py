@@ -13,16 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps
 
 from octavo.errors import DataError
 from octavo.params.block import MAX_PIXELS, MOST_PIXELS
 
-__all__ = ["EXTENSIONS", "decode", "opened", "read_image", "read_shape", "refuse_large"]
+__all__ = ["EXTENSIONS", "UNREADABLE", "decode", "opened", "read_image", "read_shape", "refuse_large"]
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 # Pillow's names of what files of these names may hold.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+# What Pillow raises where a file is damaged or an image cannot be converted; `UnidentifiedImageError` is an OSError.
+UNREADABLE = (OSError, ValueError, SyntaxError, EOFError)
 # EXIF orientations that exchange height and width.
 _TURNED = frozenset({5, 6, 7, 8})
 MEND = "replace or remove the file, or set `data.on_bad_image: skip` in params.yaml (skipped images are counted and listed)"
@@ -98,7 +100,7 @@ def opened(file: Path | io.BytesIO, name: str, max_pixels: int, what: str = "ima
             with Image.open(file, formats=FORMATS) as image:
                 refuse_large(image, name, max_pixels)
                 yield image
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{name} is not a readable {what}: {' '.join(str(error).split())}", MEND) from error
     except Image.DecompressionBombError as error:
         raise DataError(f"{name} is too large: {' '.join(str(error).split())}", MEND) from error
