@@ -602,8 +602,29 @@ class TestGate:
         assert code == 2
         assert "did you mean 'road'?" in said
 
+    def test_a_variant_that_was_not_judged(self, project, capsys):
+        """As of a record from before the variant was held to gates: what nobody judged does not pass."""
+        change_record(
+            project, "road", "accuracy", lambda record: [record.pop(key) for key in list(record) if key.startswith("int8.")]
+        )
+        code, said = self.gate(capsys)
+        assert code == 2
+        assert (
+            "metrics/road/accuracy.json has no gate of int8, which `validate.gates.variants` of params.yaml holds to gates" in said
+        )
+        assert "`dvc repro validate@road`" in said
+        assert "gates failed" not in said
+
+    def test_training_that_was_not_possible_is_not_judged(self, project, capsys):
+        change_params(project, lambda models: models["faces"].update(qat={"enabled": True}))
+        change_params(project, lambda models: models["faces"]["data"].update(train={"format": "folder", "path": "images"}))
+        assert "has no gate of qat" in self.gate(capsys, "faces")[1]
+        change_record(project, "faces", "accuracy", lambda record: record.update({"qat.skipped": "cannot be trained in torch"}))
+        assert self.gate(capsys, "faces") == (0, "0 of 11 gates failed\n")
+
     def test_a_model_without_gates(self, project, capsys):
         change_record(project, "road", "accuracy", lambda record: [record.pop(key) for key in list(record) if ".gate." in key])
+        change_params(project, lambda models: models["road"]["validate"]["gates"].update(variants=[]))
         code, said = self.gate(capsys)
         assert code == 0
         assert "note: road has no gate" in said

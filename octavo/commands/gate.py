@@ -9,6 +9,7 @@ import argparse
 import difflib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ def _verdicts(name: str, spec: ModelSpec) -> list[Verdict]:
     path = metrics_dir(name) / "latency.json"
     latency = _record(name, "latency.json", f"`dvc repro benchmark@{name}`") if path.is_file() else None
     found = verdicts(accuracy, spec.validation.gates.of_task(spec.task.name), latency)
+    judged = {one.variant for one in found}
+    unjudged = [variant for variant in _held(spec, accuracy) if variant not in judged]
+    if unjudged:
+        raise DataError(
+            f"{metrics_dir(name) / 'accuracy.json'} has no gate of {', '.join(unjudged)}, "
+            "which `validate.gates.variants` of params.yaml holds to gates",
+            f"`dvc repro validate@{name}`",
+        )
     outdated = [one for one in found if one.outdated]
     if outdated:
         raise DataError(
@@ -69,6 +78,15 @@ def _verdicts(name: str, spec: ModelSpec) -> list[Verdict]:
             f"`dvc repro validate@{name}`",
         )
     return found
+
+
+def _held(spec: ModelSpec, accuracy: Mapping[str, Any]) -> list[str]:
+    """Variants of `validate.gates.variants` that are made: all, but for training that is not asked for or was not possible."""
+    return [
+        variant
+        for variant in spec.validation.gates.variants
+        if (variant != "qat" or spec.qat.enabled) and f"{variant}.skipped" not in accuracy
+    ]
 
 
 def _record(name: str, file: str, remake: str) -> dict[str, Any]:
