@@ -21,6 +21,7 @@ from octavo.progress import say, working
 from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_with_file, compare_with_reference, refuse_mixed_batch
+from octavo.sources.loaded import session_of
 from octavo.tasks.registry import model_classes
 
 # Images on which the exported graph is run.
@@ -40,7 +41,8 @@ def main() -> None:
         custom = fetched.custom_ops
         with custom.files({"fp32": folder / MODEL}) as runs:
             # Errors name the setting, or where the file will lie: what is loaded lies in a temporary folder.
-            session = Session(runs["fp32"], name=custom.described() or str(variant_dir(chosen.model, "fp32") / MODEL))
+            name = custom.described() or str(variant_dir(chosen.model, "fp32") / MODEL)
+            session = session_of(spec.source, runs["fp32"], name)
         feeds = Feeds.of(session.signature, fetched.input_name, spec.input)
         shape = session.input_shapes[fetched.input_name]
         refuse_fixed_sides(shape, spec.input, f"models.{chosen.model}.input")

@@ -8,15 +8,18 @@ import textwrap
 from hashlib import sha256
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from octavo.errors import SourceError
+from octavo.errors import ModelRunError, SourceError
 from octavo.graph.io import load, save
 from octavo.params.grammar import Input, OnnxSource, TorchSource
 from octavo.sources import fetch
 from octavo.sources.checks import compare_with_file
+from octavo.sources.loaded import session_of
 
 torch = pytest.importorskip("torch")
 
@@ -377,6 +380,20 @@ def test_a_failing_exporter_points_to_the_other(tmp_path, capfd):
     assert "exporter: torchscript" in caught.value.mend
     assert len(caught.value.problem) < 400
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_export_that_does_not_load_points_to_the_other_exporter(tmp_path):
+    """GridSample of integers stands for what an exporter writes and ONNX Runtime has no kernel for."""
+    graph = """<ir_version: 8, opset_import: ["": 16]> g (int32[1,1,4,4] x, float[1,2,2,2] at) => (int32[1,1,2,2] y)
+        { y = GridSample(x, at) }"""
+    onnx.save(onnx.parser.parse_model(graph), tmp_path / "model.onnx")
+    for exporter, other in (("dynamo", "torchscript"), ("torchscript", "dynamo")):
+        with pytest.raises(ModelRunError, match="fp32: ONNX Runtime cannot load") as caught:
+            session_of(source(exporter=exporter), tmp_path / "model.onnx", "fp32")
+        assert f"`source.exporter: {other}`" in caught.value.mend
+    with pytest.raises(ModelRunError) as caught:
+        session_of(OnnxSource(kind="onnx", file="x.onnx"), tmp_path / "model.onnx", "fp32")
+    assert "exporter" not in caught.value.mend
 
 
 def test_a_module_with_a_fixed_batch_is_not_exported_as_dynamic(tmp_path):

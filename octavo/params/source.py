@@ -10,6 +10,7 @@ from pydantic import Field
 from octavo.params.block import Block
 
 __all__ = [
+    "OTHER_EXPORTER",
     "ExportedSource",
     "OnnxSource",
     "Source",
@@ -17,6 +18,10 @@ __all__ = [
     "TransformersSource",
     "UltralyticsSource",
 ]
+
+
+# What to try where one fails.
+OTHER_EXPORTER = {"dynamo": "torchscript", "torchscript": "dynamo"}
 
 
 class ExportedSource(Block):

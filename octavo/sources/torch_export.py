@@ -22,6 +22,7 @@ from octavo.errors import OctavoError, SourceError
 from octavo.graph.io import load
 from octavo.graph.passes.batch import BATCH
 from octavo.graph.passes.scope_names import ScopeNamesPass
+from octavo.params.source import OTHER_EXPORTER
 from octavo.sources.fetched import Reference
 
 __all__ = ["HEIGHT", "INPUT", "WIDTH", "export", "named_outputs", "quiet", "reason", "reference", "trace"]
@@ -32,7 +33,6 @@ HEIGHT, WIDTH = "height", "width"
 # What each exporter writes by itself; the difference to the target is converted on the graph.
 DYNAMO_LOWEST = 18
 TORCHSCRIPT_HIGHEST = 20
-OTHER = {"dynamo": "torchscript", "torchscript": "dynamo"}
 
 
 def named_outputs(value: Any) -> dict[str, torch.Tensor]:
@@ -104,12 +104,12 @@ def export(
             f", or set `source.{key}: false`" for dim, key in ((0, "dynamic_batch"), (2, "dynamic_size")) if dim in dynamic
         )
         raise SourceError(
-            f"the {exporter} exporter fails: {reason(error)}", f"try `source.exporter: {OTHER[exporter]}`{fixed}"
+            f"the {exporter} exporter fails: {reason(error)}", f"try `source.exporter: {OTHER_EXPORTER[exporter]}`{fixed}"
         ) from error
     if len(model.graph.outputs) != len(names):
         raise SourceError(
             f"the {exporter} exporter wrote {len(model.graph.outputs)} outputs for the module's {len(names)}: {', '.join(names)}",
-            f"try `source.exporter: {OTHER[exporter]}`",
+            f"try `source.exporter: {OTHER_EXPORTER[exporter]}`",
         )
     notes = []
     if exporter == "dynamo" and opset < DYNAMO_LOWEST:
