@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.qdq import new_constant
+from octavo.graph.passes.qdq import forget, new_constant
 
 __all__ = ["bypass", "foldable", "into", "is_private"]
 
@@ -28,6 +28,7 @@ def foldable(model: ir.Model, value: ir.Value | None) -> bool:
 
 def into(model: ir.Model, conv: ir.Node, scale: np.ndarray, shift: np.ndarray) -> None:
     """Make a Conv put out `scale y + shift` in place of y; both float64 [channels]."""
+    before = conv.inputs[1:]
     weights = ir.convenience.get_const_tensor(conv.inputs[1]).numpy().astype(np.float64)
     old = conv.inputs[2] if len(conv.inputs) > 2 else None
     bias = ir.convenience.get_const_tensor(old).numpy().astype(np.float64) if old is not None else np.zeros(len(scale))
@@ -36,12 +37,16 @@ def into(model: ir.Model, conv: ir.Node, scale: np.ndarray, shift: np.ndarray) -
     conv.replace_input_with(1, new_constant(model, f"{conv.name}.folded_weights", folded.astype(np.float32)))
     conv.resize_inputs(3)
     conv.replace_input_with(2, new_constant(model, f"{conv.name}.folded_bias", (bias * scale + shift).astype(np.float32)))
+    for value in before:
+        forget(model, value)
 
 
 def bypass(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
     """Remove a node; the value that it read takes the name and the place of what it put out."""
-    old = node.outputs[0]
+    old, read = node.outputs[0], list(node.inputs)
     name, old.name = old.name, f"{old.name}.old"
     ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
     model.graph.remove(node, safe=True)
+    for one in read:
+        forget(model, one)
     value.name = name
