@@ -91,6 +91,38 @@ def test_int8_is_foreseen_as_it_is_made(fp32, tmp_path, target):
     assert found["expected"]["fp32"] == weight_bytes(fp32)
 
 
+def unrolled(steps: int = 6) -> ir.Model:
+    """A Conv with a factor behind it, and a cell of one Gemm that reads its own result, as recurrent networks are exported."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        oh.make_node("Conv", ["image", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Mul", ["c", "gain"], ["scaled"], "scale"),
+        oh.make_node("Relu", ["scaled"], ["r"], "relu"),
+        oh.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
+        oh.make_node("Flatten", ["p"], ["h0"], "flat"),
+    ]
+    for step in range(steps):
+        nodes.append(oh.make_node("Gemm", [f"h{step}", "u", "b"], [f"g{step}"], f"cell{step}", transB=1))
+        nodes.append(oh.make_node("Relu", [f"g{step}"], [f"h{step + 1}"], f"act{step}"))
+    tensors = {"w": he(rng, 64, 32, 3, 3), "gain": np.full((64, 1, 1), 1.5, np.float32)}
+    tensors |= {"u": he(rng, 64, 64), "b": rng.uniform(-0.1, 0.1, 64).astype(np.float32)}
+    return network(nodes, tensors, [f"h{steps}"], inputs={"image": [1, 32, 8, 8]})
+
+
+@pytest.mark.parametrize("target", ["cpu", "openvino"])
+def test_what_layers_share_is_foreseen_and_counted_once(tmp_path, target):
+    model, recipe = unrolled(), Int8(target=target, method="minmax", placement="all", repair=False)
+    save(model, tmp_path / "fp32.onnx")
+    feeds = [{"image": np.random.default_rng(seed).normal(size=(1, 32, 8, 8)).astype(np.float32)} for seed in range(4)]
+    made = quantize_static(model, statistics_of(model, feeds), recipe)
+    found = described(tmp_path / "fp32.onnx", recipe=recipe)
+    # All but zero points and the scales of activations; 4096 bytes for each step more where codes are not shared.
+    assert found["expected"]["int8"] == pytest.approx(weight_bytes(made.model), abs=1000)
+    assert found["expected"]["int8"] < (30_000 if target == "cpu" else 60_000)
+    assert [layer["parameters"] for layer in found["layers"][1:]] == [64 * 64 + 64] * 6
+    assert found["precisions"]["float32"]["parameters"] == 64 * 32 * 9 + 64 * 64 + 64
+
+
 def test_what_stays_float_comes_with_its_reason(tmp_path):
     onnx.save(grid_detector(size=64), tmp_path / "grid.onnx")
     found = described(tmp_path / "grid.onnx")

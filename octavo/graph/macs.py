@@ -61,14 +61,19 @@ class Layer:
     Attributes:
         node: in the graph that was asked.
         macs: for the given shapes; None where they are not known, or it is of a branch or loop that may not run.
-        parameters: weights and biases, in elements; what several layers share counts for each.
+        constants: the initializers of its weights and biases, and how many elements of them are parameters.
         weights: the initializer that its weights lie in; None where it multiplies two activations.
     """
 
     node: ir.Node
     macs: int | None
-    parameters: int
+    constants: Mapping[ir.Value, int]
     weights: ir.Value | None
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases, in elements; what several layers share counts for each."""
+        return sum(self.constants.values())
 
 
 def layers_of(model: ir.Model, shapes: Mapping[str, Shape]) -> list[Layer]:
@@ -84,12 +89,12 @@ def layers_of(model: ir.Model, shapes: Mapping[str, Shape]) -> list[Layer]:
         if node.op_type not in _LAYERS or node.domain not in (*_ONNX, _CONTRIB):
             continue
         macs = macs_of(node, lambda value: None if value is None else shapes.get(value.name or "")) if node in main else None
-        constants = {id(one): one for one in map(stored_in, _weights_of(node)) if one is not None}
+        constants = {one: _elements(node, one) for one in map(stored_in, _weights_of(node)) if one is not None}
         place = _OPERANDS.get(node.op_type, (0, 1))[1]
         weights = stored_in(node.inputs[place]) if len(node.inputs) > place else None
         if weights is None and node.op_type == "MatMul":
             weights = stored_in(node.inputs[0])
-        found.append(Layer(node, macs, sum(_elements(node, one) for one in constants.values()), weights))
+        found.append(Layer(node, macs, constants, weights))
     return found
 
 

@@ -83,7 +83,7 @@ def described(path: str | Path, size: tuple[int, int] | None = None, recipe: Int
         "macs": sum(known) if known or not layers else None,
         "macs_unknown": [layer.node.name for layer in layers if layer.macs is None],
         "layers": records,
-        "precisions": _precisions(records),
+        "precisions": _precisions(layers, records),
         "runs": runs,
         **_foreseen(path, plain, recipe, notes),
         "custom_ops": _custom(model, runnable),
@@ -149,13 +149,17 @@ def _layer(layer: Layer) -> dict[str, Any]:
     }
 
 
-def _precisions(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+def _precisions(layers: Sequence[Layer], records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Layers, MACs and parameters by precision; parameters that several layers of one precision share count once."""
     found: dict[str, dict[str, int]] = {}
-    for record in records:
+    constants: dict[str, dict[ir.Value, int]] = {}
+    for layer, record in zip(layers, records, strict=True):
         entry = found.setdefault(record["precision"], {"layers": 0, "macs": 0, "parameters": 0})
         entry["layers"] += 1
         entry["macs"] += record["macs"] or 0
-        entry["parameters"] += record["parameters"]
+        counted = constants.setdefault(record["precision"], {})
+        counted |= layer.constants
+        entry["parameters"] = sum(counted.values())
     return found
 
 

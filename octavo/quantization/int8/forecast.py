@@ -25,12 +25,14 @@ from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weig
 from octavo.quantization.int8.record import decided
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
-from octavo.quantization.int8.writing.packed import pack_constants
+from octavo.quantization.int8.writing.packed import TWICE, pack_constants
 
 __all__ = ["Forecast", "forecast"]
 
 # Bytes beside a channel's codes, and beside its bias: a float32 scale. Zero points are there once.
 _BESIDE_WEIGHTS, _BESIDE_BIAS = 4, 4
+# Bytes of a channel's bias, int32 or float32.
+_BIAS = 4
 
 
 @dataclass(frozen=True)
@@ -77,26 +79,34 @@ def forecast(model: ir.Model, recipe: Int8) -> Forecast:
 
 def _saved(layers: list[Unit], recipe: Int8) -> int:
     """By how many bytes constants grow (they shrink, that is) when these layers' weights become codes."""
-    change, shared = 0, set()
+    change = 0
     int8 = {unit.main for unit in layers}
     target = target_of(recipe.target)
-    on_columns = target.layout == "kernels" and not target.signed
+    kernels = target.layout == "kernels"
+    on_columns = kernels and not target.signed
+    # What several layers read goes once, and its codes are there once where the writer finds equal ones.
+    gone: set[ir.Value] = set()
+    coded: set[tuple[ir.Value, int, int]] = set()
     for unit in layers:
         node = unit.main
-        value = node.inputs[1]
-        weights = weights_of(node)
-        channels = weights.shape[channel_axis(node)] if recipe.per_channel else 1
+        weights, axis = weights_of(node), channel_axis(node)
+        channels = weights.shape[axis] if recipe.per_channel else 1
         image = unit.inputs[0].shape if on_columns and node.op_type == "Conv" else None
         columns = columns_of(node, list(image), weights.shape) if image is not None else None
         # A stem that puts out several columns at a time has weights for each of them.
         times = columns.count if columns is not None else 1
         size = weights.size if columns is None else columns.weights(weights).size
-        change += size + channels * times * _BESIDE_WEIGHTS
-        if value not in shared and all(use.node in int8 for use in value.uses()):
-            change -= weights.nbytes
-            shared.add(value)
+        same = (node.inputs[1], axis, size)
+        if same not in coded or not kernels or size < TWICE:
+            change += size + channels * times * _BESIDE_WEIGHTS
+            coded.add(same)
         if bias_of(node) is not None:
-            change += int(np.size(bias_of(node))) * times * _BESIDE_BIAS
+            # Steps are of the layer's own input: each has codes of its own, or a float copy where biases stay float.
+            change += int(np.size(bias_of(node))) * times * (_BIAS + _BESIDE_BIAS * kernels)
+        for value in node.inputs[1:]:
+            if value is not None and value not in gone and all(use.node in int8 for use in value.uses()):
+                change -= value.const_value.nbytes
+                gone.add(value)
     return change
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["few_values", "pack_constants", "pack_tables", "share_codes", "whole_steps"]
+__all__ = ["TWICE", "few_values", "pack_constants", "pack_tables", "share_codes", "whole_steps"]
 
 # Restoring fewer values than this would take more bytes than it saves.
 _WORTH = 256
@@ -23,7 +23,7 @@ _ALIKE = 4096
 # The axis of output channels of their weights; either may be it for a Gemm.
 _LAYERS = {"Conv": 0, "FusedConv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 # Of int8 weights: so many that nodes which copy them take fewer bytes.
-_TWICE = 1024
+TWICE = 1024
 _ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub"})
 # Half precision has 66 to 76 dB against the weights of a channel, unless most of these are below its smallest normal number.
 _HALF_NOISE = 1e-6
@@ -82,7 +82,7 @@ def share_codes(model: ir.Model) -> None:
     alike: dict[tuple[tuple[int, ...], bytes], list[ir.Value]] = {}
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is not None and tensor.dtype == ir.DataType.INT8 and tensor.size >= _TWICE and not value.is_graph_input():
+        if tensor is not None and tensor.dtype == ir.DataType.INT8 and tensor.size >= TWICE and not value.is_graph_input():
             alike.setdefault((tuple(tensor.shape.numpy()), tensor.tobytes()), []).append(value)
     for (shape, _), values in alike.items():
         if len(values) < 2:
