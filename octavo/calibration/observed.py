@@ -27,7 +27,7 @@ LAYOUT = frozenset(
     {"DepthToSpace", "Dropout", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"}
 )
 _ARITHMETIC = frozenset({"Add", "BatchNormalization", "InstanceNormalization", "Mul", "Sub", "Sum", "Where"})
-_NONLINEAR = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Softmax"})
+_NONLINEAR = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "PRelu", "Relu", "Sigmoid", "Softmax"})
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin"})
 _PARTS = frozenset({"ArgMax", "Concat", "Expand", "Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample"})
 # Operators that ONNX Runtime has an integer kernel for, or that pass integers on, or that fold into one that has.

@@ -13,9 +13,11 @@ from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
 from octavo.graph.passes.hard_swish import HardSwishPass
 from octavo.graph.passes.layer_norm import LayerNormPass
 from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
+from octavo.graph.passes.max_min_to_clip import MaxMinToClipPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.pad_all_axes import PadAllAxesPass
+from octavo.graph.passes.prelu import PReluPass
 from octavo.graph.passes.resize_all_axes import ResizeAllAxesPass
 from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
 from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
@@ -34,6 +36,9 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     ready = ir.from_proto(ir.to_proto(model))
     OpsetUpPass(opset)(ready)
     ready.ir_version = max(ready.ir_version, ir_version_for(ready, opset))
+    # Before all that looks for activations.
+    PReluPass()(ready)
+    MaxMinToClipPass()(ready)
     ready = with_gelu(ready)
     LayerNormPass()(ready)
     MeanToPoolPass()(ready)

@@ -25,13 +25,25 @@ _MADE = re.compile(
     r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion|/(GemmSum|GemmTranspose|MatMulScale|MatmulTranspose|QuickGelu)Fusion/)$"
 )
 _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
-# ONNX Runtime takes these into the kernel of the node that they read.
+# ONNX Runtime takes these into the kernel of the node that they read; Max and Min as the Relu or Clip that they are to us.
 _FUSES = frozenset(
-    {"Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"}
+    {
+        *("Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mul", "Relu"),
+        *("Sigmoid", "Sub", "Tanh"),
+    }
 )
-# Kernels of which exporters spell out the parts, and the parts.
-_OF_SEVERAL = frozenset({"BiasGelu", "Gelu", "LayerNormalization", "SkipLayerNormalization"})
-_SPELLED = frozenset({"Add", "Cast", "Div", "Erf", "Mul", "Pow", "ReduceMean", "Sqrt", "Sub"})
+# Of which exporters write several where one would do.
+_BOUNDS = frozenset({"Clip", "Max", "Min", "Relu"})
+# Kernels of which exporters spell out the parts (one of those, where there are several), the parts, and which may be the last.
+_LAST = frozenset({"Add", "Div", "Max", "Min", "Mul", "Sub"})
+_OF_SEVERAL = (
+    (
+        frozenset({"BiasGelu", "Gelu", "LayerNormalization", "SkipLayerNormalization"}),
+        frozenset({"Add", "Cast", "Div", "Erf", "Mul", "Pow", "ReduceMean", "Sqrt", "Sub"}),
+    ),
+    # A PRelu has a Max of codes, and of float values a Relu.
+    (frozenset({"LeakyRelu", "Max", "PRelu", "QLinearLeakyRelu", "Relu"}), _LAST | {"Abs", "Clip", "Neg", "Relu"}),
+)
 # Kernels of integer products that take a bias in as well: they add it in float.
 _WITH_BIAS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 # The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
@@ -218,7 +230,7 @@ class _Places:
             return own, next((maker.name or "" for maker in makers if maker is not None and maker.op_type in _WEIGHTED), "")
         if node is None:
             return [], ""
-        before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        before = _before(node)
         readers = [use.node for use in node.outputs[0].uses()] if len(node.outputs) == 1 else []
         # A float SiLU is one kernel with the name of its product.
         hosts = [kernel for reader in readers for kernel in kernels.get(reader.name or "", []) if kernel.op_type == "QuickGelu"]
@@ -227,7 +239,7 @@ class _Places:
         whole = self._whole(node, kernels)
         if whole is not None:
             return kernels[whole.name or ""], whole.name or ""
-        if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, "Add"):
+        if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, *_BOUNDS, "Add"):
             return self._behind(before, kernels)
         family = _WEIGHTED.get(node.op_type)
         while family and len(readers) == 1 and _goes_into_a_layer(readers[0]):
@@ -242,18 +254,20 @@ class _Places:
 
         One decision was made for all of them, which tells them from a bias or factor that the layer before has taken in.
         """
-        ends = ends_ahead(node, lambda one: bool(kernels.get(one.name or "")) or one.op_type not in _SPELLED)
-        end = ends[0] if len(ends) == 1 and kernels.get(ends[0].name or "") else None
-        if end is None or self.reasons.get(end.name or "") != self.reasons.get(node.name or ""):
-            return None
-        made = {kernel.op_type for kernel in kernels[end.name or ""]} & _OF_SEVERAL
-        return end if made and end.op_type in _SPELLED else None
+        for made, parts in _OF_SEVERAL:
+            ends = ends_ahead(node, lambda one, parts=parts: bool(kernels.get(one.name or "")) or one.op_type not in parts)
+            end = ends[0] if len(ends) == 1 else node
+            own = {kernel.op_type for kernel in kernels.get(end.name or "", ())}
+            alike = self.reasons.get(end.name or "") == self.reasons.get(node.name or "")
+            if own & made and alike and end.op_type in parts & _LAST:
+                return end
+        return None
 
     def _behind(self, node: ir.Node | None, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
         while node is not None:
             if kernels.get(node.name or ""):
                 return kernels[node.name or ""], node.name or ""
-            node = node.inputs[0].producer() if node.op_type in _FUSES and node.inputs[0] is not None else None
+            node = _before(node) if node.op_type in _FUSES else None
         return [], ""
 
 
@@ -263,6 +277,12 @@ def _names(name: str) -> list[str]:
     while _MADE.search(names[-1]):
         names.append(_MADE.sub("", names[-1]))
     return names
+
+
+def _before(node: ir.Node) -> ir.Node | None:
+    """What makes a node's first input, or the first that is no constant."""
+    read = next((value for value in node.inputs if value is not None and ir.convenience.get_const_tensor(value) is None), None)
+    return read.producer() if read is not None else None
 
 
 def _goes_into_a_layer(node: ir.Node) -> bool:

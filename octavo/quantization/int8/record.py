@@ -16,7 +16,7 @@ from octavo.quantization.int8.structure.units import Unit
 __all__ = ["decided", "with_halves"]
 
 # Operators that preparation makes one node of where exporters spelled them out.
-_OF_SEVERAL = frozenset({"Gelu", "HardSigmoid", "HardSwish", "LayerNormalization"})
+_OF_SEVERAL = frozenset({"Clip", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "PRelu", "Relu"})
 
 
 def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str]) -> list[Decision]:
