@@ -7,21 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from octavo.deploy.artifact import Artifact
 from octavo.deploy.choice import FALLBACK, chain, fastest
 from octavo.deploy.figures import accuracy_of, gates_of, latency_of
 from octavo.deploy.runtime_config import runtime_config
 from octavo.deploy.selfcheck import reference
 from octavo.files import write_json
-from octavo.images.feeds import Feeds
-from octavo.images.frame import Frame
-from octavo.images.preprocess import preprocess
 from octavo.layout import MANIFEST
 from octavo.manifest import read_manifest
-from octavo.runtime.session import Session
-from octavo.tasks.detection import family_of
 from octavo.tasks.labels import labels_of
 
 __all__ = ["RUNTIME", "package"]
@@ -50,20 +43,15 @@ def package(
         ModelRunError: a model does not run.
     """
     written: dict[str, dict[str, Any]] = {}
-    # Of a model with plugins that validation ran by their bodies: what these outputs were read as there.
-    decoder = accuracy.get("decoder")
     for variant, source in variants.items():
         gates = gates_of(accuracy, variant)
         if variant != "fp32" and not gates:
             continue
         artifact = Artifact(source, read_manifest(source))
-        plugins = artifact.manifest["custom_ops"]
-        session = None if plugins else Session(artifact.path)
-        if variant == "fp32" and session is not None:
-            decoder = _decoder(artifact, session)
         manifest = dict(artifact.manifest) | {
             "labels": labels_of(artifact.task),
-            "decoder": decoder,
+            # What validation told by photos; of a graph that chooses boxes an even grey would tell nothing.
+            "decoder": accuracy.get("decoder"),
             "gates": gates,
             "accuracy": accuracy_of(accuracy, variant),
             "latency": latency_of(latency, variant),
@@ -91,12 +79,3 @@ def _first(usable: Mapping[str, Artifact]) -> str:
             return next(variant for variant in FALLBACK if variant in usable)
         taken[variant] = max(alone, key=lambda one: one["threads"])["median_ms"]
     return fastest(taken, usable)
-
-
-def _decoder(artifact: Artifact, session: Session) -> str | None:
-    """The family that FP32's outputs are read as, from its answer to an even grey; None for other tasks than detection."""
-    if artifact.task.name != "detection":
-        return None
-    grey = np.full((*artifact.spec.size, 3), 128, np.uint8)
-    outputs = session.run(Feeds.read(artifact.manifest)(preprocess(grey, artifact.spec)))
-    return family_of(outputs, Frame.of(*grey.shape[:2], artifact.spec).input, artifact.task.decoder).name
