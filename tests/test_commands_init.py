@@ -29,7 +29,7 @@ from octavo.intake.inputs import ImageInput
 from octavo.intake.normalisation import inside
 from octavo.intake.preprocessing import Guessed, guessed, tried_instead
 from octavo.intake.sets import guessed_data
-from octavo.intake.task import TaskGuess
+from octavo.intake.task import TaskGuess, guessed_task
 from octavo.intake.trial import Tried
 from octavo.intake.written import append_entry, model_name
 from octavo.params import load
@@ -381,6 +381,14 @@ def test_normalisation_that_the_graph_does_itself():
     assert unclear.pixels == ""
 
 
+@pytest.mark.parametrize(("found", "decoder"), [(0, None), (1, "chosen-shares")])
+def test_where_nothing_is_found_no_decoder_is_guessed(found, decoder):
+    box, score = np.float32([[[0.1, 0.2, 0.3, 0.4]]]) * found, np.float32([[0.9]]) * found
+    task = guessed_task("detection", {"boxes": box, "scores": score, "labels": np.zeros((1, 1), np.int64)}, (64, 64))
+    assert task.keys.get("decoder") == decoder
+    assert task.family == (decoder or "chosen")
+
+
 def test_families_whose_preprocessing_is_known_yield_to_labels_alone():
     image = ImageInput.of(ir.Value(name="x", shape=ir.Shape([1, 3, 64, 64]), type=ir.TensorType(ir.DataType.FLOAT)))
 
@@ -391,6 +399,9 @@ def test_families_whose_preprocessing_is_known_yield_to_labels_alone():
     known = {"ssd": 2, "efficientnms": 4, "chosen": 3, "rtdetr": 2, "yolov5": 1}
     assert all(guess(family, outputs).firm for family, outputs in known.items())
     assert guess("chosen", 3).keys == guess("rtdetr", 2).keys
+    # The unit of boxes says nothing of pixels; chosen boxes in shares are not RT-DETR's.
+    assert guess("yolov5-shares", 1).keys == guess("yolov5", 1).keys
+    assert not guess("chosen-shares", 3).firm
     # MMDeploy's boxes and labels, and what PaddleDetection chose: of networks that differ.
     assert not guess("chosen", 2).firm
     assert (guess("paddle", 2).firm, guess("paddle", 2).keys["resize"]) == (False, {"rule": "stretch"})

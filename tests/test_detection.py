@@ -10,9 +10,10 @@ from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Detection, Input
 from octavo.params.task import DECODERS
-from octavo.tasks.detection import FAMILIES, Boxes, detect, family_of
+from octavo.tasks.detection import FAMILIES, Boxes, Reading, detect, family_of
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import suppressed
+from octavo.tasks.detection.family import centres
 from octavo.tasks.detection.matching import overlaps
 
 TASK = Detection(name="detection", score=0.05, iou=0.5)
@@ -341,6 +342,100 @@ class TestFamilies:
             family_of(outputs, (640, 640), "yolov5")
         with pytest.raises(DataError, match=r"(?s)no detector family 'yolov7'.*one of: .*yolov8"):
             family_of(outputs, (640, 640), "yolov7")
+
+
+def grid(name: str, size: tuple[int, int]) -> dict[str, np.ndarray]:
+    """Outputs of a family in pixels, whose boxes lie near their cells; one cell has a score."""
+    generator = np.random.default_rng(0)
+    places = centres(size, (8, 16, 32), 0.5)
+    centre, step = places[0] * places[1], places[1]
+    if name == "yolov5":
+        # Anchor by anchor, as YOLOv5 has them, the strides one by one.
+        parts = np.split(np.concatenate([centre, step], axis=1), np.flatnonzero(np.diff(step[:, 0])) + 1)
+        rows = np.concatenate([part for part in parts for _ in range(3)])
+        centre, step = rows[:, :2], rows[:, 2:]
+    box = np.concatenate([centre + generator.uniform(-1, 1, centre.shape) * step, step * [2, 3]], axis=1)
+    scores = np.full((len(box), 3), 0.001)
+    if name == "yolox-decoded":
+        scores[:, 1:] = 0.3
+    scores[7] = [0.9, 0.01, 0.8] if name in ("yolov5", "yolox-decoded") else [0.9, 0.01, 0.01]
+    rows = np.float32(np.concatenate([box, scores], axis=1))[None]
+    if name == "yolonas":
+        edges = np.concatenate([box[:, :2] - box[:, 2:] / 2, box[:, :2] + box[:, 2:] / 2], axis=1)
+        return {"boxes": np.float32(edges)[None], "scores": np.float32(scores)[None]}
+    return {"output": rows.swapaxes(1, 2) if name == "yolov8" else rows}
+
+
+def chosen(name: str, boxes: np.ndarray) -> dict[str, np.ndarray]:
+    """Outputs of a family of chosen boxes, each of class 1; behind them a row that holds none."""
+    count = len(boxes)
+    found = {
+        "num_dets": np.array([[count]], np.int32),
+        "boxes": np.float32([*np.asarray(boxes, np.float32).reshape(-1, 4), np.zeros(4)])[None],
+        "scores": np.float32([[0.9] * count + [0]]),
+        "classes": np.array([[1] * count + [-1]]),
+    }
+    return {key: value for key, value in found.items() if name == "efficientnms" or key != "num_dets"}
+
+
+class TestShares:
+    size = (64, 96)
+    whole = np.tile(size[::-1], 2)
+
+    def divided(self, name: str, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if name == "yolonas":
+            return outputs | {"boxes": np.float32(outputs["boxes"] / self.whole)}
+        rows = outputs["output"].swapaxes(1, 2) if name == "yolov8" else outputs["output"]
+        rows = np.concatenate([rows[..., :4] / self.whole, rows[..., 4:]], axis=2).astype(np.float32)
+        return {"output": rows.swapaxes(1, 2) if name == "yolov8" else rows}
+
+    @pytest.mark.parametrize("name", ["yolov5", "yolov8", "yolov8-rows", "yolonas", "yolox-decoded"])
+    def test_a_grid_s_boxes_in_shares_are_told_from_pixels(self, name):
+        pixels = grid(name, self.size)
+        shares = self.divided(name, pixels)
+        assert family_of(pixels, self.size).name == name
+        family = family_of(shares, self.size)
+        assert family.name == f"{name}-shares"
+        expected = FAMILIES[name].boxes(pixels, self.size, 0.5)
+        found = family.boxes(shares, self.size, 0.5)
+        assert len(found) == len(expected) > 0
+        np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=1e-4)
+        assert found.classes.tolist() == expected.classes.tolist()
+        corners = family.rows(shares, self.size)[0]
+        np.testing.assert_allclose(corners, FAMILIES[name].rows(pixels, self.size)[0], atol=1e-4)
+        assert (corners.dtype, family.classes(shares, self.size)) == (np.float32, FAMILIES[name].classes(pixels, self.size))
+        with pytest.raises(DataError, match=f"use {name}-shares"):
+            family_of(shares, self.size, name)
+        with pytest.raises(DataError, match=f"use {name}"):
+            family_of(pixels, self.size, f"{name}-shares")
+
+    def test_offsets_from_cells_are_no_shares(self):
+        rows = np.random.default_rng(0).uniform(0, 1, (1, 96 + 24 + 6, 8)).astype(np.float32)
+        assert family_of({"output": rows}, self.size).name == "yolox"
+
+    @pytest.mark.parametrize("name", ["efficientnms", "chosen"])
+    def test_chosen_boxes_in_shares_are_told_from_pixels(self, name):
+        boxes = np.array([[8.0, 4, 24, 60], [0, 0, 1, 1]])
+        shares = chosen(name, boxes / self.whole)
+        assert family_of(chosen(name, boxes), self.size).name == name
+        family = family_of(shares, self.size)
+        assert family.name == f"{name}-shares"
+        np.testing.assert_allclose(family.boxes(shares, self.size, 0.5).xyxy, boxes, atol=1e-4)
+        # Where nothing is found either may be asked for.
+        nothing = chosen(name, boxes[:0])
+        assert [family_of(nothing, self.size, asked).name for asked in (name, f"{name}-shares")] == [name, f"{name}-shares"]
+
+    @pytest.mark.parametrize("name", ["efficientnms", "chosen"])
+    def test_the_unit_is_told_once_by_the_first_boxes(self, name):
+        box, tiny = np.array([[8.0, 4, 24, 60]]), np.array([[0.0, 0, 1.5, 1]])
+        nothing = chosen(name, box[:0])
+        pixels, shares = Reading(), Reading()
+        read = [pixels.of(self.size, chosen(name, boxes)).name for boxes in (box[:0], box, tiny)]
+        assert read == [name] * 3
+        assert shares.of(self.size, nothing).name == name
+        # FP32 finds nothing, and a variant does.
+        read = [shares.of(self.size, nothing, chosen(name, box / self.whole)).name, shares.of(self.size, nothing).name]
+        assert read == [f"{name}-shares"] * 2
 
 
 class TestSuppression:

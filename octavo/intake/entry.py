@@ -142,7 +142,7 @@ def _feeds(session: Session, image: ImageInput, sides: Sides, request: Request) 
 
 
 def _write_task(entry: Entry, task: TaskGuess) -> None:
-    if set(task.keys) == {"name"}:
+    if task.keys["name"] != "detection" and len(task.keys) == 1:
         entry.add(0, "task", task.keys["name"])
         return
     entry.add(0, "task")

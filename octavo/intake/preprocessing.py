@@ -11,6 +11,7 @@ import onnx_ir as ir
 from octavo.intake.inputs import ImageInput
 from octavo.intake.normalisation import Inside
 from octavo.params.grammar import Input
+from octavo.tasks.detection.shares import SUFFIX
 
 __all__ = ["NORMALISATIONS", "Guessed", "guessed", "tried_instead"]
 
@@ -101,7 +102,7 @@ def guessed(
         outputs: the graph's; their names tell of TensorFlow.
     """
     # Boxes, scores and labels, chosen by the graph, are of RT-DETR and its kin; MMDeploy's are boxes and labels.
-    family = "rtdetr" if family == "chosen" and len(outputs) == 3 else family
+    family = "rtdetr" if family == "chosen" and len(outputs) == 3 else family and family.removesuffix(SUFFIX)
     resize, numbers, colour, habit, label = _by_kind(task, family, image, size, outputs)
     keys: dict[str, Any] = {"size": list(size), "resize": resize}
     if resize["rule"] == "shorter":

@@ -56,8 +56,11 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], metadata: M
     """
     if task == "detection":
         family = family_of(outputs, size)
-        found = TaskGuess({"name": task, "decoder": family.name}, family=family.name)
-        found.why["decoder"] = f"the outputs are laid out as those of {family.networks}"
+        found = TaskGuess({"name": task}, family=family.name)
+        # Where nothing was found on this image, the unit of boxes is for those to tell on which something is.
+        if family.tells is None or family.tells(outputs, size):
+            found.keys["decoder"] = family.name
+            found.why["decoder"] = f"the outputs are laid out as those of {family.networks}"
         found.classes = None if family.classes is None else family.classes(outputs, size)
         names = _exported_names(metadata or {})
         found.names = names if names and found.classes in (None, len(names)) else None

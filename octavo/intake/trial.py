@@ -18,7 +18,7 @@ from octavo.images.dataset import Item
 from octavo.images.frame import Frame
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Input
-from octavo.tasks.detection import detect, family_of
+from octavo.tasks.detection import Reading, detect
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.ranking import class_scores
 from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
@@ -91,11 +91,12 @@ def tried(run: Run, task: Any, items: Sequence[Item], candidates: Sequence[Input
     results: list[Tried | None] = []
     for spec in candidates:
         try:
-            answers = [_answer(run, task, spec, photo) for _, photo in photos]
+            answer = _answering(run, task, spec)
+            answers = [answer(photo) for _, photo in photos]
             if labelled:
                 scores = _LABELLED[task.name][1](answers, [item for item, _ in photos], task)
             else:
-                mirrored = [_answer(run, task, spec, np.ascontiguousarray(photo[:, ::-1]), mirror=True) for _, photo in photos]
+                mirrored = [answer(np.ascontiguousarray(photo[:, ::-1]), mirror=True) for _, photo in photos]
                 scores = _separation(task.name, answers, mirrored)
             results.append(Tried(np.asarray(scores, np.float64)))
         except OctavoError:
@@ -112,24 +113,29 @@ _UNLABELLED = {
 }
 
 
-def _answer(run: Run, task: Any, spec: Input, photo: np.ndarray, *, mirror: bool = False) -> Any:
+def _answering(run: Run, task: Any, spec: Input) -> Callable[..., Any]:
     """What the network says of one photo, brought back where that was mirrored."""
-    outputs = run(preprocess(photo, spec))
-    frame = Frame.of(*photo.shape[:2], spec)
-    if task.name == "classification":
-        return _shares(class_scores(outputs, task))
-    if task.name == "detection":
-        found = detect(outputs, family_of(outputs, frame.input, task.decoder), frame, task)
-        found = found.taken(found.scores >= _SURE)
-        width = photo.shape[1]
-        xyxy = found.xyxy[:, [2, 1, 0, 3]] * [-1, 1, -1, 1] + [width, 0, width, 0] if mirror else found.xyxy
-        return Boxes(xyxy, found.scores, found.classes)
-    if task.name == "segmentation":
-        head = next(iter(task.each.values()))
-        logits = logits_of(outputs, head)
-        return class_map(logits, frame)[:, :: -1 if mirror else 1], class_count(logits)
-    value = outputs[task.output or next(iter(outputs))].reshape(-1).astype(np.float64)
-    return value / max(float(np.linalg.norm(value)), 1e-12)
+    reading = Reading(task.decoder) if task.name == "detection" else None
+
+    def answer(photo: np.ndarray, *, mirror: bool = False) -> Any:
+        outputs = run(preprocess(photo, spec))
+        frame = Frame.of(*photo.shape[:2], spec)
+        if task.name == "classification":
+            return _shares(class_scores(outputs, task))
+        if reading is not None:
+            found = detect(outputs, reading.of(frame.input, outputs), frame, task)
+            found = found.taken(found.scores >= _SURE)
+            width = photo.shape[1]
+            xyxy = found.xyxy[:, [2, 1, 0, 3]] * [-1, 1, -1, 1] + [width, 0, width, 0] if mirror else found.xyxy
+            return Boxes(xyxy, found.scores, found.classes)
+        if task.name == "segmentation":
+            head = next(iter(task.each.values()))
+            logits = logits_of(outputs, head)
+            return class_map(logits, frame)[:, :: -1 if mirror else 1], class_count(logits)
+        value = outputs[task.output or next(iter(outputs))].reshape(-1).astype(np.float64)
+        return value / max(float(np.linalg.norm(value)), 1e-12)
+
+    return answer
 
 
 def _separation(task: str, answers: Sequence[Any], mirrored: Sequence[Any]) -> list[float]:

@@ -26,21 +26,28 @@ __all__ = [
 # The families of octavo/tasks/detection, which this layer cannot import.
 DECODERS = (
     "efficientnms",
+    "efficientnms-shares",
     "torchvision",
     "chosen",
+    "chosen-shares",
     "paddle",
     "nanodet",
     "yolov5",
+    "yolov5-shares",
     "yolov8",
+    "yolov8-shares",
     "yolox",
     "yolox-decoded",
+    "yolox-decoded-shares",
     "yolov8-rows",
+    "yolov8-rows-shares",
+    "ssd",
     "yolonas",
+    "yolonas-shares",
     "yolov10",
     "rtdetr-chosen",
     "rtdetr",
     "detr",
-    "ssd",
 )
 # COCO's ids that no class has are called so in lists of names, as often as there are such.
 _NO_CLASS = "N/A"

@@ -10,7 +10,7 @@ import numpy as np
 
 from octavo.images.frame import Frame
 from octavo.params.grammar import Classification, Detection, Embedding, Input, Segmentation
-from octavo.tasks.detection import FAMILIES, Boxes, detect, family_of
+from octavo.tasks.detection import FAMILIES, Boxes, Reading, detect
 from octavo.tasks.embedding.decode import vector_of
 from octavo.tasks.outputs import Outputs
 from octavo.tasks.ranking import Ranking, class_scores
@@ -66,13 +66,11 @@ def _classification(task: Classification, _spec: Input, _decoder: str | None) ->
 
 
 def _detection(task: Detection, spec: Input, decoder: str | None) -> Predictor:
-    families = [FAMILIES[decoder]] if decoder else []
+    known, reading = FAMILIES[decoder] if decoder else None, Reading(task.decoder)
 
     def boxes(outputs: Outputs, photo: tuple[int, int]) -> Boxes:
         frame = Frame.of(*photo, spec)
-        if not families:
-            families.append(family_of(outputs, frame.input, task.decoder))
-        return detect(outputs, families[0], frame, task)
+        return detect(outputs, known or reading.of(frame.input, outputs), frame, task)
 
     return boxes
 

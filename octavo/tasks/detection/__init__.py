@@ -27,28 +27,29 @@ from octavo.tasks.detection.boxes import Boxes, suppressed
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILIES", "Boxes", "Family", "detect", "family_of", "row_reader"]
+__all__ = ["FAMILIES", "Boxes", "Family", "Reading", "detect", "family_of", "row_reader"]
 
 # The first that fits is taken: layouts that follow from the input's size come before those of any number of rows.
 FAMILIES = {
     family.name: family
     for family in (
-        efficientnms.FAMILY,
+        *efficientnms.FAMILIES,
         torchvision.FAMILY,
-        chosen.FAMILY,
+        *chosen.FAMILIES,
         paddle.FAMILY,
         nanodet.FAMILY,
-        yolov5.FAMILY,
-        yolov8.FAMILY,
+        *yolov5.FAMILIES,
+        *yolov8.FAMILIES,
         yolox.FAMILY,
-        yolox.DECODED,
-        yolov8.ROWS,
-        yolonas.FAMILY,
+        *yolox.DECODED,
+        *yolov8.ROWS,
+        # Its scores sum to 1, which may be those of a grid in shares, too.
+        ssd.FAMILY,
+        *yolonas.FAMILIES,
         yolov10.FAMILY,
         rtdetr.CHOSEN,
         rtdetr.FAMILY,
         rtdetr.SOFTMAX,
-        ssd.FAMILY,
     )
 }
 
@@ -83,6 +84,38 @@ def family_of(outputs: Outputs, size: Size, asked: str = "auto") -> Family:
     )
 
 
+class Reading:
+    """How one network's outputs are read: its family is told once, by the first outputs that tell it.
+
+    Args:
+        asked: `task.decoder`.
+
+    Attributes:
+        family: None before the first outputs.
+    """
+
+    def __init__(self, asked: str = "auto") -> None:
+        self.asked = asked
+        self.family: Family | None = None
+        self._told = False
+
+    def of(self, size: Size, *outputs: Outputs) -> Family:
+        """The family of all images.
+
+        Args:
+            size: (rows, columns) of the network's input.
+            outputs: one image's, FP32's before a variant's; they are looked at as long as nothing has told the family.
+
+        Raises:
+            DataError: see `family_of`.
+        """
+        for one in outputs:
+            if not self._told:
+                self.family = family_of(one, size, self.asked)
+                self._told = self.family.tells is None or self.family.tells(one, size)
+        return self.family
+
+
 def detect(outputs: Outputs, family: Family, frame: Frame, task: Detection) -> Boxes:
     """Boxes on the photo, by falling score.
 
@@ -112,14 +145,13 @@ def row_reader(
         where the graph itself suppresses or chooses boxes, or the outputs are of no known family. The first outputs, FP32's, tell
         the family of all; DataError where they are not of the one that `decoder` names.
     """
-    family: Family | None = None
+    reading = Reading(task.decoder)
 
     def read(outputs: Outputs, feeds: Mapping[str, np.ndarray]) -> Rows | None:
-        nonlocal family
         shape = feeds[image_input].shape
         size = shape[1:3] if layout == "nhwc" else shape[2:4]
         try:
-            family = family or family_of(outputs, size, task.decoder)
+            family = reading.of(size, outputs)
         except DataError:
             if task.decoder != "auto":
                 raise

@@ -6,9 +6,10 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family, Size
+from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -36,12 +37,14 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG00
     return Boxes.of(boxes, scores, classes).taken((np.nan_to_num(scores, nan=0.0) > least) & (classes >= 0))
 
 
-FAMILY = Family(
-    name="chosen",
-    networks="RT-DETR, D-FINE, DEIM exported with their post-processing, MMDeploy's detectors",
-    layout="1 x k x 4 boxes (corners, pixels of the input), 1 x k scores, 1 x k labels (integers); or 1 x k x 5 boxes with their "
-    "scores, 1 x k labels",
-    fits=_fits,
-    decode=_decode,
-    overlaps=False,
+FAMILIES = in_both_units(
+    Family(
+        name="chosen",
+        networks="RT-DETR, D-FINE, DEIM exported with their post-processing, MMDeploy's detectors",
+        layout="1 x k x 4 boxes (corners, pixels of the input), 1 x k scores, 1 x k labels (integers); or 1 x k x 5 boxes with "
+        "their scores, 1 x k labels",
+        fits=_fits,
+        decode=_decode,
+        overlaps=False,
+    )
 )

@@ -6,9 +6,10 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family, Size
+from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 
 def _parts(outputs: Outputs) -> tuple[int, np.ndarray, np.ndarray, np.ndarray] | None:
@@ -34,11 +35,13 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG00
     return Boxes.of(boxes[:count], scores[:count], classes[:count]).taken(np.nan_to_num(scores[:count], nan=0.0) > least)
 
 
-FAMILY = Family(
-    name="efficientnms",
-    networks="exports that end in EfficientNMS_TRT",
-    layout="1 x 1 number of boxes, 1 x k x 4 boxes (corners, pixels of the input), 1 x k scores, 1 x k classes",
-    fits=_fits,
-    decode=_decode,
-    overlaps=False,
+FAMILIES = in_both_units(
+    Family(
+        name="efficientnms",
+        networks="exports that end in EfficientNMS_TRT",
+        layout="1 x 1 number of boxes, 1 x k x 4 boxes (corners, pixels of the input), 1 x k scores, 1 x k classes",
+        fits=_fits,
+        decode=_decode,
+        overlaps=False,
+    )
 )

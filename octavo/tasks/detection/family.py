@@ -51,6 +51,8 @@ class Family:
         classes: how many classes one image's outputs tell apart; None where their shapes do not say.
         background: whether class 0 is the background, so that the first class is 1 and an order of classes does not tell theirs.
         overlaps: whether boxes overlap, so that they need suppression.
+        tells: whether one image's outputs tell this family from others that fit; None where they always do. A graph that chooses
+            boxes may have found none.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Family:
     overlaps: bool = True
     classes: Callable[[Outputs, Size], int] | None = None
     background: bool = False
+    tells: Callable[[Outputs, Size], bool] | None = None
 
     def boxes(self, outputs: Outputs, size: Size, least: float) -> Boxes:
         """One image's boxes in input pixels, each pair of box and class whose score is above `least`."""

@@ -12,7 +12,7 @@ from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input
-from octavo.tasks.detection import detect, family_of
+from octavo.tasks.detection import Reading, detect, family_of
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family
@@ -30,7 +30,6 @@ class DetectionScore:
     """Boxes of one variant, image by image; see `octavo.tasks.score.Score`.
 
     Attributes:
-        family: how FP32's outputs are read; None before the first image.
         found: the boxes of every image, on the photo, by falling score.
         truth: the annotated ones; None where an image has no annotation.
     """
@@ -43,7 +42,7 @@ class DetectionScore:
 
     def __init__(self, task: Detection, spec: Input) -> None:
         self.task, self.spec = task, spec
-        self.family: Family | None = None
+        self._reading = Reading(task.decoder)
         self.found: list[Boxes] = []
         self.truth: list[Objects | None] = []
 
@@ -56,6 +55,11 @@ class DetectionScore:
         """
         family = family_of(outputs, size, task.decoder)
         return Classes(family.classes(outputs, size) if family.classes else None, class_names(task), True, family.name)
+
+    @property
+    def family(self) -> Family | None:
+        """How outputs are read; None before the first image."""
+        return self._reading.family
 
     @property
     def labelled(self) -> int:
@@ -74,13 +78,13 @@ class DetectionScore:
             DataError: FP32's outputs are of no known family, or which class is which cannot be told.
         """
         frame = Frame.of(*item.shape, self.spec)
-        self.family = self.family or family_of(reference, frame.input, self.task.decoder)
-        if self.family.background and self.task.classes is None and item.objects is not None:
+        family = self._reading.of(frame.input, reference, outputs)
+        if family.background and self.task.classes is None and item.objects is not None:
             raise DataError(
-                f"outputs read as {self.family.name} number the background 0, and nothing says which label is which class",
+                f"outputs read as {family.name} number the background 0, and nothing says which label is which class",
                 "set `task.classes`: coco91 for weights trained on COCO, else the names, `__background__` first",
             )
-        self.found.append(detect(outputs, self.family, frame, self.task))
+        self.found.append(detect(outputs, family, frame, self.task))
         self.truth.append(item.objects)
 
     def about(self) -> dict[str, str]:

@@ -6,9 +6,10 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients, only
+from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES", "classes", "located"]
 
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 _ANCHORS = 3
@@ -27,16 +28,25 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return rows.shape[1] > 5 and are_scores(rows[:, 4:])
 
 
-def _located(outputs: Outputs, size: Size) -> Rows:
+def located(outputs: Outputs, size: Size) -> Rows:
+    """Corners, n x 4, and class scores times objectness, n x c."""
     rows = _rows(outputs, size).astype(np.float32, copy=False)
     return corners(rows[:, :2], rows[:, 2:4]), rows[:, 4:5] * rows[:, 5:]
 
 
-FAMILY = Family(
-    name="yolov5",
-    networks="YOLOv5",
-    layout="1 x 3n x (5 + c): centre, size, objectness, class scores (0 to 1) of 3 anchors at n cells; 1 x 25200 x 85 for 640x640",
-    fits=_fits,
-    rows=_located,
-    classes=lambda outputs, size: _rows(outputs, size).shape[1] - 5,
+def classes(outputs: Outputs, size: Size) -> int:
+    """How many there are behind box and objectness."""
+    return _rows(outputs, size).shape[1] - 5
+
+
+FAMILIES = in_both_units(
+    Family(
+        name="yolov5",
+        networks="YOLOv5",
+        layout="1 x 3n x (5 + c): centre, size, objectness, class scores (0 to 1) of 3 anchors at n cells; 1 x 25200 x 85 for "
+        "640x640",
+        fits=_fits,
+        rows=located,
+        classes=classes,
+    )
 )

@@ -6,9 +6,10 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients
+from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY", "ROWS"]
+__all__ = ["FAMILIES", "ROWS"]
 
 # With P2 and P6 heads, too.
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
@@ -52,20 +53,28 @@ def _fits_rows(outputs: Outputs, size: Size) -> bool:
     return _fits(turned, size) and bool((_output(turned)[0, 2:4] >= 0).all())
 
 
-FAMILY = Family(
-    name="yolov8",
-    networks="YOLOv8, YOLOv9, YOLO11",
-    layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640; of "
-    "several such outputs the last",
-    fits=_fits,
-    rows=_rows,
-    classes=lambda outputs, size: len(_scores(_output(outputs), outputs, size)),
+def _classes(outputs: Outputs, size: Size) -> int:
+    return len(_scores(_output(outputs), outputs, size))
+
+
+FAMILIES = in_both_units(
+    Family(
+        name="yolov8",
+        networks="YOLOv8, YOLOv9, YOLO11",
+        layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640; of "
+        "several such outputs the last",
+        fits=_fits,
+        rows=_rows,
+        classes=_classes,
+    )
 )
-ROWS = Family(
-    name="yolov8-rows",
-    networks="YOLOv8, YOLOv9, YOLO11 with cells before channels",
-    layout="1 x n x (4 + c): centre, size, class scores (0 to 1) at each of n cells; 1 x 8400 x 84 for 640x640",
-    fits=_fits_rows,
-    rows=lambda outputs, size: _rows(_turned(outputs), size),
-    classes=lambda outputs, size: FAMILY.classes(_turned(outputs), size),
+ROWS = in_both_units(
+    Family(
+        name="yolov8-rows",
+        networks="YOLOv8, YOLOv9, YOLO11 with cells before channels",
+        layout="1 x n x (4 + c): centre, size, class scores (0 to 1) at each of n cells; 1 x 8400 x 84 for 640x640",
+        fits=_fits_rows,
+        rows=lambda outputs, size: _rows(_turned(outputs), size),
+        classes=lambda outputs, size: _classes(_turned(outputs), size),
+    )
 )

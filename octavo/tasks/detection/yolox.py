@@ -7,6 +7,7 @@ import numpy as np
 from octavo.tasks.detection import yolov5
 from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, centres, only
+from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["DECODED", "FAMILY"]
@@ -16,6 +17,8 @@ _STRIDES = (8, 16, 32)
 _WIDEST = 10.0
 # Of the input's longer side: nearer to their cells than this are all centres as the network writes them, in cells.
 _FAR = 0.25
+# The least correlation of decoded centres with their cells.
+_FOLLOWS = 0.5
 # The mean of the best class score of each cell: trained on cells with objects alone, it is above in the background, too.
 _BACKGROUND = 0.05
 
@@ -27,8 +30,16 @@ def _rows(outputs: Outputs, size: Size) -> np.ndarray | None:
 
 
 def _is_decoded(rows: np.ndarray, size: Size) -> bool:
-    """Whether centres are spread over the image, in pixels."""
-    return bool(np.abs(rows[:, :2]).max() > _FAR * max(size))
+    """Whether centres are spread over the image in pixels, or lie where their cells do, in whatever unit."""
+    return bool(np.abs(rows[:, :2]).max() > _FAR * max(size)) or _follows_cells(rows[:, :2], size)
+
+
+def _follows_cells(centre: np.ndarray, size: Size) -> bool:
+    grid, step = centres(size, _STRIDES, 0.5)
+    place, found = (values - values.mean(axis=0) for values in (grid * step, centre))
+    # Of offsets from cells the correlation is near 0, or below: they point to objects.
+    apart = np.sqrt((place**2).sum(axis=0) * (found**2).sum(axis=0))
+    return bool(((place * found).sum(axis=0) > _FOLLOWS * apart).all())
 
 
 def _has_objectness(scores: np.ndarray) -> bool:
@@ -64,13 +75,15 @@ FAMILY = Family(
     layout="1 x n x (5 + c): centre and log of size, in cells, objectness, class scores at n cells; 1 x 3549 x 85 for 416x416",
     fits=_fits,
     rows=_located,
-    classes=yolov5.FAMILY.classes,
+    classes=yolov5.classes,
 )
-DECODED = Family(
-    name="yolox-decoded",
-    networks="YOLOX exported with `--decode_in_inference`",
-    layout="1 x n x (5 + c): centre and size in pixels, objectness, class scores",
-    fits=_fits_decoded,
-    rows=yolov5.FAMILY.rows,
-    classes=yolov5.FAMILY.classes,
+DECODED = in_both_units(
+    Family(
+        name="yolox-decoded",
+        networks="YOLOX exported with `--decode_in_inference`",
+        layout="1 x n x (5 + c): centre and size in pixels, objectness, class scores",
+        fits=_fits_decoded,
+        rows=yolov5.located,
+        classes=yolov5.classes,
+    )
 )

@@ -1,0 +1,89 @@
+"""Boxes in shares of the input, 0 to 1, in a layout that has pixels otherwise: how they are told, and the families that read them.
+
+Exports to TensorFlow divide boxes by the input's size (YOLOv5's, ultralytics'), and so do many graphs that end in suppression.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from octavo.tasks.detection.boxes import Boxes
+from octavo.tasks.detection.family import Family, Rows, Size
+from octavo.tasks.outputs import Outputs
+
+__all__ = ["SUFFIX", "are_even", "in_both_units"]
+
+# Behind the name of the family that has pixels.
+SUFFIX = "-shares"
+# No share reaches that, though boxes may leave the image; in pixels boxes of nearly every photo do (as TensorRT's sample of
+# EfficientDet tells them, too: samples/python/efficientdet/infer.py).
+_FAR = 2.0
+# How far from evenly spread a grid's centres may be, in the mean; all at one place they are a quarter at least.
+_UNEVEN = 0.15
+
+
+def in_both_units(family: Family) -> tuple[Family, Family]:
+    """A family of boxes in pixels, and the one of the same layout whose boxes are in shares: what fits one does not fit the other.
+
+    Args:
+        family: fits in either unit, and reads pixels.
+
+    Returns:
+        Both, pixels first. Where a graph chooses boxes and has found none, both fit, and nothing is told.
+    """
+
+    def told(outputs: Outputs, size: Size) -> bool | None:
+        """Whether boxes are in shares; None where there is nothing to tell by."""
+        if family.rows is None:
+            return _chosen_in_shares(family.boxes(outputs, size, 0.0).xyxy)
+        return are_even(_centres(family.rows(outputs, size)[0]))
+
+    def rows(outputs: Outputs, size: Size) -> Rows:
+        corners, scores = family.rows(outputs, size)
+        return corners * _extent(size).astype(corners.dtype), scores
+
+    def decode(outputs: Outputs, size: Size, least: float) -> Boxes:
+        found = family.decode(outputs, size, least)
+        return replace(found, xyxy=found.xyxy * _extent(size))
+
+    def tells(outputs: Outputs, size: Size) -> bool:
+        return told(outputs, size) is not None
+
+    pixels = replace(family, fits=lambda outputs, size: family.fits(outputs, size) and told(outputs, size) is not True, tells=tells)
+    shares = replace(
+        family,
+        name=family.name + SUFFIX,
+        layout=f"as {family.name}, with boxes in shares of the input (0 to 1)",
+        fits=lambda outputs, size: family.fits(outputs, size) and told(outputs, size) is not False,
+        rows=rows if family.rows else None,
+        decode=decode if family.decode else None,
+        tells=tells,
+    )
+    return pixels, shares
+
+
+def are_even(centres: np.ndarray) -> bool:
+    """Whether a grid's centres, n x 2, are in shares: each lies near its cell, and so all are evenly spread over 0 to 1.
+
+    The order of cells does not matter, which exporters have in several ways.
+    """
+    if not (np.abs(centres) <= _FAR).all():
+        return False
+    even = (np.arange(len(centres)) + 0.5) / len(centres)
+    return bool(np.abs(np.sort(centres, axis=0) - even[:, None]).mean(axis=0).max() < _UNEVEN)
+
+
+def _centres(corners: np.ndarray) -> np.ndarray:
+    return (corners[:, :2] + corners[:, 2:]) / 2
+
+
+def _chosen_in_shares(corners: np.ndarray) -> bool | None:
+    # Rows that hold no box are zeros.
+    return bool(np.abs(corners).max() < _FAR) if corners.any() else None
+
+
+def _extent(size: Size) -> np.ndarray:
+    """Width, height, width, height."""
+    return np.tile(size[::-1], 2)
