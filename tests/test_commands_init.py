@@ -215,6 +215,17 @@ def test_of_networks_that_find_nothing_none_is_clearly_better():
     assert not Tried(nothing).clearly_beats(Tried(nothing))
 
 
+def test_where_nothing_matches_what_is_usual_is_not_called_best(folder):
+    write_squares(folder / "squares", 4, seed=5)
+    task = TaskGuess({"name": "detection", "decoder": "yolov8"}, family="yolov8", classes=2)
+    first = Guessed({"size": [32, 32], "resize": {"rule": "stretch"}})
+    data = guessed_data(task, folder / "squares", None)
+    rows = np.zeros((1, 6, 21), np.float32)
+    rows[0, :5] = [[2.0], [2], [4], [4], [0.9]]
+    _, words = choosing.chosen(first, task, data, lambda _: {"output": rows})
+    assert words.endswith("BGR 0.00: nothing matches under any of them: the decoder, the boxes' units or the classes are in doubt")
+
+
 @pytest.mark.parametrize(("seconds", "images"), [(1e9, 10), (0.5, None), (0.05, 0)])
 def test_of_slow_networks_fewer_images_are_tried_and_at_last_none(folder, monkeypatch, seconds, images):
     """A run of four seconds, for each of seven candidates and eight photos, mirrored ones too, took ten minutes without a word."""

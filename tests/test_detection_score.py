@@ -1,5 +1,7 @@
 """Average precision, its resamples and the fidelity of boxes, against the library and against counting by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,9 +9,11 @@ from hypothesis import strategies as st
 
 from octavo.errors import DataError
 from octavo.evidence.bootstrap import paired
+from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
+from octavo.images.feeds import Feeds
 from octavo.images.objects import Objects
-from octavo.params.grammar import Detection, Input
+from octavo.params.grammar import Detection, Input, Validate
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.matching import matched, overlaps
@@ -184,6 +188,15 @@ class TestScore:
         assert "ap_large" not in figures
         assert variant.resampled(np.ones((1, 2))).tolist() == [0]
         assert reference.resampled(np.ones((1, 2))) == pytest.approx([1])
+
+    @pytest.mark.parametrize("found", [False, True])
+    def test_where_fp32_finds_next_to_nothing_the_record_says_so(self, found):
+        session = SimpleNamespace(run_finite=lambda *_: self.right if found else yolo([]))
+        validation = Validation(TASK, SPEC, {"fp32": session}, Feeds("image"))
+        validation.run([(photo(self.truth), np.zeros((1, 3, 64, 64), np.float32))] * 2)
+        few, *rest = validation.record(Validate())["warning"].split("; ap needs 50 to say much")
+        assert few == "2 labelled images"
+        assert rest == ["" if found else f"; FP32's ap is 0.000: {DetectionScore.doubted[1]}"]
 
     def test_without_annotations_there_is_fidelity_alone(self):
         reference, variant = self.both(self.right, None)

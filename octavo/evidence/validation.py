@@ -5,7 +5,7 @@ Keys are dotted, values are numbers or words; `docs/metrics.md` describes each. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -122,10 +122,12 @@ class Validation:
         truth = self.scores.get(REFERENCE)
         if truth is not None:
             found |= {"metric": truth.metric} | truth.about()
-            if truth.labelled < truth.least:
-                found["warning"] = f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
         kept = self._kept(settings)
-        for variant, values in self._values(kept).items():
+        figures = self._values(kept)
+        warnings = list(_warnings(truth, figures[REFERENCE])) if truth is not None else []
+        if warnings:
+            found["warning"] = "; ".join(warnings)
+        for variant, values in figures.items():
             if variant != REFERENCE and variant in settings.gates.variants:
                 values |= self._gates(variant, values, kept, settings.gates.of_task(self.task.name))
             found |= {f"{variant}.{key}": _rounded(value) for key, value in values.items()}
@@ -198,6 +200,14 @@ class Validation:
             row |= {f"{variant}.cosine": round(fidelity.cosines[place], 6) for variant, fidelity in self.fidelity.items()}
             rows.append(row)
         return [*rows, *(row for part in self.apart.values() for row in part.rows())]
+
+
+def _warnings(truth: Score, figures: Mapping[str, Any]) -> Iterator[str]:
+    """What makes FP32's metric worth little."""
+    if truth.labelled < truth.least:
+        yield f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
+    if truth.doubted is not None and figures.get(truth.metric, 1.0) < truth.doubted[0]:
+        yield f"FP32's {truth.metric} is {figures[truth.metric]:.3f}: {truth.doubted[1]}"
 
 
 def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:

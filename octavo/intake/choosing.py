@@ -21,6 +21,8 @@ _TRIED = {"classification": 48, "embedding": 24}
 _TRIED_LARGE = 8
 # Seconds that this may take on all of them, and images on fewer of which it tells nothing.
 _SECONDS, _FEWEST = 120.0, 4
+# Less is shown as 0.00.
+_SHOWN = 0.005
 
 
 def chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Run) -> tuple[Guessed, str]:
@@ -62,7 +64,9 @@ def chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Run) -> tuple[
         f"{one.label} {one.keys.get('colour', 'rgb').upper()} {'does not run' if result is None else f'{result.mean:.2f}'}"
         for one, result in zip(candidates, results, strict=True)
     ]
-    if best:
+    if all(result is None or result.mean < _SHOWN for result in results):
+        verdict = _nothing(block.name, labelled=trial.labelled)
+    elif best:
         verdict = (
             f"{candidates[best].label} {candidates[best].keys.get('colour', 'rgb').upper()} is clearly better than what is usual"
         )
@@ -74,6 +78,13 @@ def chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Run) -> tuple[
         verdict = "nothing is clearly better than what is usual"
     words = f"with {len(told)} candidates on {trial.images} images ({trial.measure}): {'; '.join(told)}: {verdict}"
     return candidates[best], words
+
+
+def _nothing(task: str, *, labelled: bool) -> str:
+    """What follows where no candidate comes to anything."""
+    if task == "detection":
+        return "nothing matches under any of them: the decoder, the boxes' units or the classes are in doubt"
+    return "nothing matches under any of them: the labels or the order of classes is in doubt" if labelled else "that tells nothing"
 
 
 def _seconds(run: Run, guess: Guessed, items: Sequence[Item]) -> float:

@@ -29,6 +29,7 @@ class ClassificationScore:
     to_fp32 = ("agreement", "kl")
     agrees = "agreement"
     drop = None
+    doubted = None
     least = 0
 
     def __init__(self, task: Classification, spec: Input) -> None:  # noqa: ARG002 - one signature for all tasks

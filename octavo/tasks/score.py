@@ -51,6 +51,8 @@ class Score(Protocol):
         to_fp32: the keys of `metrics`, or what they begin with before a dot, that compare with FP32 and say nothing of FP32 itself.
         agrees: the one of them that tells whether two models answer alike, from 0 to 1.
         drop: the key under which FP32's metric minus the variant's is recorded, with its interval; None where `retained` is enough.
+        doubted: FP32's metric below which its outputs are likely misread, and what is in doubt then, in words, for the record's
+            warning; None where so low a metric may be right.
         least: labelled images below which the metric is worth little; the record has a warning then.
         labelled: images so far that count for the metric.
         units: how many things a resample draws from: the labelled images, or what makes draws independent (identities, of faces).
@@ -61,6 +63,7 @@ class Score(Protocol):
     to_fp32: ClassVar[tuple[str, ...]]
     agrees: ClassVar[str]
     drop: ClassVar[str | None]
+    doubted: ClassVar[tuple[float, str] | None]
     least: ClassVar[int]
     labelled: int
     units: int

@@ -44,6 +44,7 @@ class EmbeddingScore:
     to_fp32 = ("cosine_p1", "mean_abs_diff", "neighbours")
     agrees = "cosine_p1"
     drop = "auc_drop"
+    doubted = None
     least = 50
 
     def __init__(self, task: Embedding, spec: Input) -> None:  # noqa: ARG002 - one signature for all tasks

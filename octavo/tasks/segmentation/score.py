@@ -31,6 +31,7 @@ class SegmentationScore:
     to_fp32 = ("agreement", "mask_iou")
     agrees = "agreement"
     drop = None
+    doubted = None
     least = 0
 
     def __init__(self, task: Segmentation, spec: Input) -> None:
