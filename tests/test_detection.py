@@ -89,6 +89,19 @@ class TestFamilies:
         assert not FAMILIES["yolox"].fits({"output": rows}, SMALL)
         assert decoded("yolox-decoded", {"output": rows}).xyxy == pytest.approx(boxes.xyxy, abs=1e-5)
 
+    @pytest.mark.parametrize("classes", [2, 6])
+    def test_yolov4_has_its_scores_apart(self, classes):
+        boxes, scores = np.zeros((1, 3 * 21, 1, 4), np.float32), np.zeros((1, 3 * 21, classes), np.float32)
+        boxes[0, 5, 0], scores[0, 5, 1] = [0.25, 0.5, 0.5, 1], 0.9
+        # Of six classes the fifth is no objectness.
+        outputs = {"boxes": boxes, "confs": scores}
+        family = family_of(outputs, SMALL)
+        assert (family.name, family.classes(outputs, SMALL), family.overlaps) == ("yolov4", classes, True)
+        found = family.boxes(outputs, SMALL, 0.5)
+        assert found.xyxy.tolist() == [[8, 16, 16, 32]]
+        assert found.classes.tolist() == [1]
+        assert not FAMILIES["yolov4"].fits({"boxes": boxes + 100, "confs": scores}, SMALL)
+
     def test_yolov5_rows_are_corners_and_products_of_scores(self):
         rows = np.zeros((1, 3 * 21, 7), np.float32)
         rows[0, 5] = [50, 40, 20, 10, 0.5, 0.2, 0.8]

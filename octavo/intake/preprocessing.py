@@ -42,6 +42,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "bgr",
         "NanoDet takes BGR pixels less ImageNet's mean, letterboxed in black",
     ),
+    "yolov4": ({"rule": "stretch"}, {}, "rgb", "pytorch-YOLOv4 takes 0..1, stretched"),
     **{name: ({"rule": "stretch"}, {}, "rgb", "RT-DETR and D-FINE take 0..1, stretched") for name in ("rtdetr", "rtdetr-chosen")},
     "torchvision": ({"rule": "stretch"}, {}, "rgb", "torchvision's detectors take 0..1 and normalise in the graph"),
     "paddle": (

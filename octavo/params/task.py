@@ -32,6 +32,7 @@ DECODERS = (
     "chosen-shares",
     "paddle",
     "nanodet",
+    "yolov4",
     "yolov5",
     "yolov5-shares",
     "yolov8",

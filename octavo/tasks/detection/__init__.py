@@ -18,6 +18,7 @@ from octavo.tasks.detection import (
     ssd,
     torchvision,
     yolonas,
+    yolov4,
     yolov5,
     yolov8,
     yolov10,
@@ -38,6 +39,8 @@ FAMILIES = {
         *chosen.FAMILIES,
         paddle.FAMILY,
         nanodet.FAMILY,
+        # Its scores alone may look like YOLOv5's rows.
+        yolov4.FAMILY,
         *yolov5.FAMILIES,
         *yolov8.FAMILIES,
         yolox.FAMILY,
