@@ -219,6 +219,19 @@ class TestFamilies:
         assert found.xyxy.tolist() == [[4, 8, 12, 28]]
         assert found.classes.tolist() == [0]
 
+    @pytest.mark.parametrize("classes", [3, 4, 80])
+    @pytest.mark.parametrize("cells", [84, 85])
+    def test_scores_by_class_beside_corners_are_turned(self, classes, cells):
+        # PP-YOLOE, and PicoDet with its fourth stride.
+        boxes, scores = np.tile(np.float32([4, 8, 12, 28]), (1, cells, 1)), np.zeros((1, classes, cells), np.float32)
+        scores[0, 1, 9] = 0.9
+        outputs = {"tmp_17": boxes, "concat_14.tmp_0": scores}
+        assert family_of(outputs, (64, 64)).name == "yolonas"
+        assert FAMILIES["yolonas"].classes(outputs, (64, 64)) == classes
+        found = decoded("yolonas", outputs, (64, 64))
+        assert found.xyxy.tolist() == [[4, 8, 12, 28]]
+        assert found.classes.tolist() == [1]
+
     @pytest.mark.parametrize("together", [False, True])
     def test_queries_are_boxes_in_shares_of_the_image(self, together):
         boxes, logits = np.zeros((1, 300, 4), np.float32), np.full((1, 300, 5), -9.0, np.float32)
