@@ -110,6 +110,31 @@ class TestFamilies:
         assert boxes.xyxy.tolist() == [[40, 35, 60, 45]] * 2
         assert boxes.scores == pytest.approx([0.1, 0.4])
 
+    @pytest.mark.parametrize("strides", [(16, 32), (4, 8, 16, 32), (8, 16), (8, 16, 32, 64, 128)])
+    @pytest.mark.parametrize("size", [(128, 160), (416, 224)])
+    def test_anchors_on_other_strides(self, strides, size):
+        grid, step = centres(size, strides, 0.5)
+        rows = np.zeros((1, 3 * len(grid), 6), np.float32)
+        rows[0, :, :2] = np.repeat(grid * step, 3, axis=0)
+        rows[0, :, 2:4] = 8
+        assert family_of({"output": rows}, size).name == "yolov5"
+        rows[0, :, :4] /= np.tile(size[::-1], 2)
+        assert family_of({"output": rows}, size).name == "yolov5-shares"
+
+    @pytest.mark.parametrize(("columns", "expected"), [(6, "yolov10"), (84, "rtdetr")])
+    def test_as_many_queries_as_a_tiny_grid_has_anchors_are_no_anchors(self, columns, expected):
+        rows = np.zeros((1, 300, columns), np.float32)
+        assert family_of({"output0": rows}, (128, 160)).name == expected
+        rows[..., :4] = 0.5 if expected == "rtdetr" else [2, 4, 100, 90]
+        assert family_of({"output0": rows}, (128, 160)).name == expected
+
+    @pytest.mark.parametrize("size", [(416, 416), (128, 160), (416, 224)])
+    def test_cells_of_two_strides(self, size):
+        rows = np.zeros((1, 4 + 3, sum((size[0] // stride) * (size[1] // stride) for stride in (16, 32))), np.float32)
+        rows[0, :, 7] = [16, 10, 8, 4, 0, 0.9, 0]
+        assert family_of({"output0": rows}, size).name == "yolov8"
+        assert decoded("yolov8", {"output0": rows}, size).xyxy.tolist() == [[12, 8, 20, 12]]
+
     def test_yolov8_has_channels_before_cells_and_no_objectness(self):
         rows = np.zeros((1, 6, 21), np.float32)
         rows[0, :, 7] = [16, 10, 8, 4, 0.0, 0.9]

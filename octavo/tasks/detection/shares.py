@@ -13,7 +13,7 @@ from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["SUFFIX", "are_even", "in_both_units"]
+__all__ = ["SUFFIX", "are_even", "cover", "in_both_units"]
 
 # Behind the name of the family that has pixels.
 SUFFIX = "-shares"
@@ -73,6 +73,11 @@ def are_even(centres: np.ndarray) -> bool:
         return False
     even = (np.arange(len(centres)) + 0.5) / len(centres)
     return bool(np.abs(np.sort(centres, axis=0) - even[:, None]).mean(axis=0).max() < _UNEVEN)
+
+
+def cover(centres: np.ndarray, size: Size) -> bool:
+    """Whether they are a grid's in either unit, evenly spread over the whole input."""
+    return are_even(centres) or are_even(centres / size[::-1])
 
 
 def _centres(corners: np.ndarray) -> np.ndarray:

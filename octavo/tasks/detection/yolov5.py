@@ -1,4 +1,4 @@
-"""YOLOv5 (https://github.com/ultralytics/yolov5): three anchors a cell, decoded by the graph."""
+"""YOLOv3 to v7 (https://github.com/ultralytics/yolov5): three anchors a cell, decoded by the graph."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients, only
-from octavo.tasks.detection.shares import in_both_units
+from octavo.tasks.detection.shares import cover, in_both_units
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILIES", "classes", "located"]
 
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+# YOLOv3-tiny's, and those of YOLOv5's models p2, p34 and p7: of small inputs they make numbers that queries may have.
+_RARER = ((16, 32), (4, 8, 16, 32), (8, 16), (8, 16, 32, 64, 128))
 _ANCHORS = 3
 
 
@@ -23,9 +25,10 @@ def _rows(outputs: Outputs, size: Size) -> np.ndarray | None:
 
 def _fits(outputs: Outputs, size: Size) -> bool:
     rows = _rows(outputs, size)
-    if rows is None or len(rows) not in [_ANCHORS * cells(size, strides) for strides in _STRIDES]:
+    if rows is None or rows.shape[1] <= 5 or not are_scores(rows[:, 4:]):
         return False
-    return rows.shape[1] > 5 and are_scores(rows[:, 4:])
+    usual, rarer = ([_ANCHORS * cells(size, strides) for strides in known] for known in (_STRIDES, _RARER))
+    return len(rows) in usual or (len(rows) in rarer and cover(rows[:, :2], size))
 
 
 def located(outputs: Outputs, size: Size) -> Rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
@@ -13,6 +15,8 @@ __all__ = ["FAMILIES", "ROWS"]
 
 # With P2 and P6 heads, too.
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
+# YOLOv3-tinyu's. They make few cells, which queries or their columns may be as many as: cells come last and outnumber channels.
+_TINY = (16, 32)
 
 
 def _output(outputs: Outputs) -> np.ndarray | None:
@@ -31,7 +35,13 @@ def _scores(rows: np.ndarray, outputs: Outputs, size: Size) -> np.ndarray:
 
 def _fits(outputs: Outputs, size: Size) -> bool:
     rows = _output(outputs)
-    if rows is None or rows.shape[2] not in [cells(size, strides) for strides in _STRIDES]:
+    wide = rows is not None and rows.shape[2] > rows.shape[1]
+    return _fits_on(outputs, size, (*_STRIDES, _TINY) if wide else _STRIDES)
+
+
+def _fits_on(outputs: Outputs, size: Size, known: Sequence[Sequence[int]]) -> bool:
+    rows = _output(outputs)
+    if rows is None or rows.shape[2] not in [cells(size, strides) for strides in known]:
         return False
     scores = _scores(rows, outputs, size)
     return len(scores) > 0 and are_scores(scores)
@@ -50,7 +60,7 @@ def _turned(outputs: Outputs) -> Outputs:
 def _fits_rows(outputs: Outputs, size: Size) -> bool:
     turned = _turned(outputs)
     # YOLOX's sizes are logarithms.
-    return _fits(turned, size) and bool((_output(turned)[0, 2:4] >= 0).all())
+    return _fits_on(turned, size, _STRIDES) and bool((_output(turned)[0, 2:4] >= 0).all())
 
 
 def _classes(outputs: Outputs, size: Size) -> int:
@@ -60,7 +70,7 @@ def _classes(outputs: Outputs, size: Size) -> int:
 FAMILIES = in_both_units(
     Family(
         name="yolov8",
-        networks="YOLOv8, YOLOv9, YOLO11",
+        networks="YOLOv8, YOLOv9, YOLO11, YOLOv3u and YOLOv5u",
         layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640; of "
         "several such outputs the last",
         fits=_fits,
