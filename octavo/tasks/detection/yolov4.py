@@ -1,4 +1,4 @@
-"""YOLOv3 and v4 as pytorch-YOLOv4 and darknet2any export them (https://github.com/Tianxiaomo/pytorch-YOLOv4): boxes and scores apart."""
+"""YOLOv3 and v4 as pytorch-YOLOv4 and darknet2any export them (github.com/Tianxiaomo/pytorch-YOLOv4): boxes and scores apart."""
 
 from __future__ import annotations
 
