@@ -613,6 +613,30 @@ def test_image_input_picks_the_only_image_or_the_named_one():
     assert image_input(graph_with_inputs("float[1,3,4] flat"), "flat").name == "flat"
 
 
+WIDE = """<ir_version: 8, opset_import: ["": 18]> g (%s) => (float[1,4,4,3] y) { f = Cast<to=1>(raw) y = %s }"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "last", "found"),
+    [
+        ("int32[1,4,4,3] raw", "Neg(f)", "raw"),
+        ("int64[1,4,4,3] raw", "Neg(f)", "raw"),
+        ("int32[1,4,4,3] raw, float[1,4,4,3] image", "Add(f, image)", "image"),
+        ("int32[4,3] raw", "Neg(f)", None),
+        ("int32[1,4,4,3] raw", "CastLike(raw, f)", None),
+        ("bool[1,4,4,3] raw", "Neg(f)", None),
+    ],
+)
+def test_whole_numbers_that_are_only_cast_to_float_are_an_image(inputs, last, found):
+    model = text(WIDE % (inputs, last))
+    if found is None:
+        with pytest.raises(SourceError, match="no float input") as caught:
+            image_input(model)
+        assert "only a Cast to float reads" in caught.value.mend
+    else:
+        assert image_input(model).name == image_input(model, found).name == found
+
+
 @pytest.mark.parametrize(
     ("inputs", "name", "says"),
     [

@@ -16,6 +16,7 @@ import pytest
 
 from octavo.errors import ModelRunError, SourceError
 from octavo.graph.io import load, save
+from octavo.intake.described import described
 from octavo.params.grammar import Input, OnnxSource, TorchSource
 from octavo.sources import fetch
 from octavo.sources.checks import compare_with_file
@@ -483,6 +484,22 @@ def test_an_onnx_file_is_cleaned_and_stays_fixed(tmp_path):
     np.testing.assert_allclose(
         run(tmp_path / "model.onnx", SAMPLES[0])["scores"], run(tmp_path / "m.onnx", SAMPLES[0])["scores"], atol=1e-6
     )
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_pixels_that_a_file_takes_as_whole_numbers_become_uint8(tmp_path, kind):
+    """MoveNet and other files out of TensorFlow."""
+    body = "(%s[1,16,16,3] image) => (float[1,16,16,3] y) <float k = {127.5}> { f = Cast<to=1>(image) y = Div(f, k) }"
+    block = onnx_file(tmp_path / "m.onnx", '<ir_version: 8, opset_import: ["": 18]> g ' + body % kind)
+    spec = Input(size=(16, 16), layout="nhwc", dtype="uint8", scale=1)
+    fetched = fetch(block, spec, tmp_path, [])
+    assert any(f"'image' is {kind} in the file" in note for note in fetched.notes)
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), np.uint8)
+    made = run(tmp_path / "model.onnx", pixels)
+    np.testing.assert_array_equal(made["y"], run(tmp_path / "m.onnx", pixels.astype(kind))["y"])
+    assert compare_with_file(block.file, "image", spec, [pixels], [made]) == []
+    image = described(tmp_path / "m.onnx")["image_input"]
+    assert image == {"name": "image", "layout": "nhwc", "dtype": kind}
 
 
 def test_an_onnx_files_batch_is_made_dynamic_when_asked(tmp_path):

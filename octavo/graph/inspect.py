@@ -7,11 +7,14 @@ import onnx_ir as ir
 
 from octavo.errors import OctavoError, SourceError
 
-__all__ = ["check_float", "check_supported", "custom_ops", "image_input", "quantized_nodes"]
+__all__ = ["check_float", "check_supported", "custom_ops", "has_wide_pixels", "image_input", "quantized_nodes"]
 
 # Domains, besides ONNX's own, with kernels in every ONNX Runtime for CPUs.
 RUNTIME_DOMAINS = frozenset({"ai.onnx.ml", "com.microsoft"})
 IMAGE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UINT8})
+# TensorFlow's of pixels, which the graph casts to float.
+WIDE_TYPES = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 # Those of com.microsoft with weights alone in codes.
 QUANTIZED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulFpQ4", "MatMulNBits"})
 # Operators of an integer graph; QLinearConv, QLinearMatMul and com.microsoft's QLinear* and QGemm begin alike.
@@ -67,16 +70,18 @@ def check_supported(model: ir.Model) -> None:
 
 
 def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
-    """The graph input that takes the image: the named one, else the only 4-D float or uint8 one.
+    """The graph input that takes the image: the named one, else the only 4-D float or uint8 one, else the only one of wide pixels.
 
-    A named input only needs the type; initializers that stand among the inputs are none.
+    A named input only needs the type; initializers that stand among the inputs are none. Wide pixels are a 4-D int32 or int64
+    input that nothing reads but Casts to float.
 
     Raises:
         SourceError: no such input, or several without a name; the inputs are listed.
     """
     inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     listed = ", ".join(f"{value.name} {_described(value)}" for value in inputs) or "none"
-    typed = [value for value in inputs if value.dtype in IMAGE_TYPES]
+    wide = [value for value in inputs if has_wide_pixels(value)]
+    typed = [value for value in inputs if value.dtype in IMAGE_TYPES] + wide
     if name is not None:
         chosen = [value for value in inputs if value.name == name]
         if not chosen:
@@ -89,13 +94,24 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
             )
         return chosen[0]
     if not typed:
-        raise SourceError(f"the graph has no float input; its inputs: {listed}", "an image model takes a 4-D float or uint8 tensor")
-    images = [value for value in typed if value.shape is not None and len(value.shape) == 4]
+        raise SourceError(
+            f"the graph has no float input; its inputs: {listed}",
+            "an image model takes a 4-D float or uint8 tensor, or int32 or int64 that only a Cast to float reads: export it so",
+        )
+    images = [value for value in typed if value not in wide and value.shape is not None and len(value.shape) == 4] or wide
     if not images:
         raise SourceError(f"no input of the graph has four dimensions; its inputs: {listed}", "set `input.name` in params.yaml")
     if len(images) > 1:
         raise SourceError(f"several inputs could take the image: {listed}", "set `input.name` in params.yaml to the one that does")
     return images[0]
+
+
+def has_wide_pixels(value: ir.Value) -> bool:
+    """Whether a graph input is a 4-D int32 or int64 tensor that nothing reads but Casts to float."""
+    readers = [use.node for use in value.uses()]
+    casts = all(node.op_type == "Cast" and node.attributes["to"].as_int() in FLOATS for node in readers)
+    four = value.shape is not None and len(value.shape) == 4
+    return value.dtype in WIDE_TYPES and four and bool(readers) and casts and not value.is_graph_output()
 
 
 def quantized_nodes(model: ir.Model) -> list[tuple[str, str]]:

@@ -15,7 +15,13 @@ __all__ = ["ImageInput", "Sides", "parsed_size", "sides_of"]
 # Height and width where neither the graph nor the user says: what classifiers take, and what nearly all detectors take.
 VECTORS, MAPS = 224, 640
 _CHANNELS = (1, 3, 4)
-_NUMPY = {ir.DataType.FLOAT: np.float32, ir.DataType.FLOAT16: np.float16, ir.DataType.UINT8: np.uint8}
+_NUMPY = {
+    ir.DataType.FLOAT: np.float32,
+    ir.DataType.FLOAT16: np.float16,
+    ir.DataType.UINT8: np.uint8,
+    ir.DataType.INT32: np.int32,
+    ir.DataType.INT64: np.int64,
+}
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class ImageInput:
 
     Attributes:
         name: in the graph.
-        dtype: `float32`, `float16` or `uint8`.
+        dtype: `float32`, `float16` or `uint8`; of a file that `export` has not read also `int32` or `int64`.
         shape: as the file has it; a symbol, or None, where a size is open.
         layout: `nchw` or `nhwc`, by where 1, 3 or 4 channels stand.
         channels: 1, 3 or 4; None where the file leaves them open.
@@ -64,7 +70,7 @@ class ImageInput:
 
     def grey(self, size: tuple[int, int]) -> np.ndarray:
         """An even grey of (height, width), in the middle of 0..1 or of 0..255."""
-        return np.full(self.at(size), 128 if self.dtype == "uint8" else 0.5, self.dtype)
+        return np.full(self.at(size), 0.5 if self.dtype.startswith("float") else 128, self.dtype)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ TOLERANCE = 1e-3
 SAME_ROWS = 0.9
 # Images on which a source file is run beside the graph that was made of it.
 COMPARED = 2
+# ONNX Runtime's names of types that a file may have pixels in, which are uint8 in the graph made of it (`onnx_file.cleaned`).
+_WIDE = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
 
 Outputs = Mapping[str, np.ndarray]
 Run = Callable[[np.ndarray], Outputs]
@@ -110,7 +112,8 @@ def compare_with_file(
     try:
         session = Session(file)
         feeds = Feeds.of(session.signature, image, spec)
-        truths = [session.run(feeds(tensor)) for tensor in tensors[:COMPARED]]
+        own = _WIDE.get(next((each["type"] for each in session.signature if each["name"] == image), ""))
+        truths = [session.run(feeds(tensor if own is None else tensor.astype(own))) for tensor in tensors[:COMPARED]]
     except ModelRunError as error:
         problem = error.problem.removeprefix(f"{file}: ")
         return [f"the graph is not compared with {Path(file).name}, which does not run as it is: {problem}"]
