@@ -249,6 +249,25 @@ class TestCoco:
         with pytest.raises(DataError, match=r"image 7: the image 'val2017/a.png' may be any of .*deep/a.png.*images/a.png"):
             read(tmp_path, "coco")
 
+    def test_roboflow_s_heading_of_the_categories_is_no_class(self, tmp_path):
+        heads = [{"id": 0, "name": "pets", "supercategory": "none"}]
+        classes = [each | {"supercategory": "pets"} for each in coco()["categories"]]
+        root = write_coco(tmp_path, categories=heads + classes)
+        assert read(root, "coco", Classes(2, scored=True))[0].objects.classes.tolist() == [0, 1, 0]
+        # Of a model that was trained with it the ids are the classes.
+        assert read(root, "coco", Classes(3, scored=True))[0].objects.classes.tolist() == [1, 2, 1]
+        names = Classes(2, ("dog", "cat"), scored=True)
+        assert read(root, "coco", names, class_map={"pets": None, "cat": 0})[0].objects.classes.tolist() == [0, 0, 0]
+        for change in ({"supercategory": "zoo"}, {"supercategory": "pets", "name": "pets"}):
+            root = write_coco(tmp_path, categories=[heads[0] | change, classes[0] | {"supercategory": "wolves"}, classes[1]])
+            with pytest.raises(DataError, match="the set has 3 classes"):
+                read(root, "coco", Classes(2, scored=True))
+        content = coco()
+        content["annotations"][2]["category_id"] = 0
+        root = write_coco(tmp_path, categories=heads + classes, annotations=content["annotations"])
+        with pytest.raises(DataError, match="the set has 3 classes"):
+            read(root, "coco", Classes(2, scored=True))
+
     @pytest.mark.parametrize("name", ["/etc/a.png", "../a.png", "images/../../a.png", "..\\a.png", "C:\\a.png"])
     def test_names_do_not_lead_out_of_the_set(self, tmp_path, name):
         content = coco()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ Entry = dict[str, Any]
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
     """The images that the JSON file names, with their boxes.
 
-    The file is `annotations`, else `instances.json` in the folder or in its `annotations`, else the only .json there.
+    The file is `annotations`, else `instances.json` in the folder or in its `annotations`, else the only .json there. Of a set with
+    one category more than the model has classes, a heading of the others is none of them (Roboflow's category 0).
 
     Raises:
         DataError: no such file, a file of another shape or without images, an image that is missing or named twice, an annotation
@@ -43,6 +45,10 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     for place, entry in enumerate(content["annotations"]):
         _add(photos, known, entry, f"{file}: annotation {entry.get('id', f'at place {place}')}")
     counts = Counter(box.category for photo in photos.values() for box in photo.annotations)
+    # Where `class_map` says what the set's classes are, it may speak of the heading, too.
+    if not images.class_map and classes.count == len(categories) - 1:
+        heading = _heading(content["categories"], counts)
+        categories = [category for category in categories if category.key != heading]
     return listed(photos.values(), class_indices(categories, counts, images, where, classes, unnamed="order"), where)
 
 
@@ -135,6 +141,18 @@ def _categories(file: Path, entries: list[Entry]) -> list[Category]:
             raise DataError(f"{file}: {found[key].name!r} and {name!r} have the same category id {key}", "give each its own id")
         found[key] = Category(key, name)
     return [found[key] for key in sorted(found)]
+
+
+def _heading(entries: list[Entry], counts: Mapping[int | str, int]) -> int | None:
+    """The id of a category that is no class: without objects, and `supercategory` of all others.
+
+    Roboflow writes one with the id 0, after which networks count no class unless they were trained with it.
+    """
+    for entry in entries:
+        others = [other for other in entries if other is not entry]
+        if not counts.get(entry["id"]) and others and all(other.get("supercategory") == entry["name"] for other in others):
+            return entry["id"]
+    return None
 
 
 def _add(photos: dict[int | str, Photo], known: set[int | str], entry: Entry, here: str) -> None:
