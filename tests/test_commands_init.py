@@ -28,7 +28,7 @@ from octavo.intake.folder import recognised
 from octavo.intake.inputs import ImageInput
 from octavo.intake.normalisation import inside
 from octavo.intake.preprocessing import Guessed, guessed, tried_instead
-from octavo.intake.sets import guessed_data
+from octavo.intake.sets import DataGuess, guessed_data
 from octavo.intake.task import TaskGuess, guessed_task
 from octavo.intake.trial import Tried
 from octavo.intake.written import append_entry, model_name
@@ -247,6 +247,93 @@ def test_of_slow_networks_fewer_images_are_tried_and_at_last_none(folder, monkey
         tried = int(re.search(r"on (\d+) images", words)[1])
         assert tried == images if images else 4 <= tried < 10
         assert len(ran) == 1 + candidates * tried
+
+
+BOX = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
+XML = f"<annotation><object><name>a</name>{BOX}</object></annotation>"
+
+
+def write_labelled(photos: Path, labels: Path, suffix: str, seed: int, count: int = 3) -> list[str]:
+    """Photos with a label file each; their stems."""
+    labels.mkdir(parents=True, exist_ok=True)
+    paths = write_images(photos, count, seed=seed)
+    for path in paths:
+        (labels / f"{path.stem}{suffix}").write_text(XML if suffix == ".xml" else "0 .5 .5 .1 .1\n")
+    return [path.stem for path in paths]
+
+
+def detection_data(root: Path, classes: int = 1) -> tuple[list[dict], DataGuess]:
+    """Both sets' blocks without `split`, and the guess."""
+    data = guessed_data(TaskGuess({"name": "detection"}, classes=classes), root, None)
+    blocks = [{key: value for key, value in each.items() if key != "split"} for each in (data.calibration, data.validation)]
+    return [block | {"path": block["path"].relative_to(root).as_posix()} for block in blocks], data
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("train", "val"), None),
+        (("training", "valid"), None),
+        (("train2017", "val2017"), "path: ../elsewhere\ntrain: images/train2017\nval: images/val2017"),
+        (("a/fit", "a/judge"), "train: [/data/set/images/a/fit]\ntest: ./images/a/judge"),
+    ],
+)
+def test_a_yolo_set_s_parts_within_images(tmp_path, names, told):
+    for seed, name in enumerate(names):
+        write_labelled(tmp_path / "images" / name, tmp_path / "labels" / name, ".txt", seed)
+    if told is not None:
+        (tmp_path / "data.yaml").write_text(f"names: [a]\n{told}\n")
+    blocks, data = detection_data(tmp_path)
+    assert blocks == [{"format": "yolo", "path": f"images/{name}"} for name in names]
+    assert data.labelled
+    assert len(data.items) == 3
+    assert data.why["calibration"] == f"the folder has parts named images/{names[0]} and images/{names[1]}"
+
+
+@pytest.mark.parametrize(
+    "told", ["train: images/a\nval: images/a", "train: images\nval: images/a", "train: images/c\nval: images/a", "val: images/a"]
+)
+def test_a_yolo_set_whose_parts_are_none_is_parted(tmp_path, told):
+    for seed, name in enumerate("ab"):
+        write_labelled(tmp_path / "images" / name, tmp_path / "labels" / name, ".txt", seed)
+    (tmp_path / "mine.yaml").write_text(f"names: [a]\n{told}\n")
+    blocks, data = detection_data(tmp_path)
+    assert {block["path"] for block in blocks} == {"."}
+    assert data.why["calibration"].startswith("6 images in one folder")
+
+
+def test_a_voc_set_s_parts_are_lists(tmp_path):
+    stems = [write_labelled(tmp_path / "JPEGImages", tmp_path / "Annotations", ".xml", seed) for seed in range(2)]
+    lists = tmp_path / "ImageSets/Main"
+    lists.mkdir(parents=True)
+    for name, names in (
+        ("train", stems[0]),
+        ("val", stems[1][:1]),
+        ("trainval", [*stems[0], *stems[1][:1]]),
+        ("test", stems[1][1:]),
+    ):
+        (lists / f"{name}.txt").write_text("".join(f"{stem} -1\n" for stem in names))
+    for chosen, count in ((("trainval", "test"), 2), (("train", "val"), 1)):
+        blocks, data = detection_data(tmp_path)
+        assert [block["annotations"] for block in blocks] == [f"ImageSets/Main/{name}.txt" for name in chosen]
+        assert data.labelled
+        assert len(data.items) == count
+        # Judged on an image that is not there, or that trainval has, too.
+        (lists / "test.txt").write_text("absent\n")
+    # Without their labels, lists choose nothing.
+    blocks, data = detection_data(tmp_path, classes=5)
+    assert blocks == [{"format": "folder", "path": "JPEGImages"}] * 2
+    assert data.validation["split"] == {"start": 0.5, "stop": 1.0}
+    (lists / "val.txt").write_text((lists / "train.txt").read_text())
+    assert "annotations" not in detection_data(tmp_path)[0][0]
+
+
+def test_roboflow_s_xml_beside_the_images(tmp_path):
+    for seed, part in enumerate(("train", "valid")):
+        write_labelled(tmp_path / part, tmp_path / part, ".xml", seed)
+    blocks, data = detection_data(tmp_path)
+    assert blocks == [{"format": "voc", "path": part} for part in ("train", "valid")]
+    assert data.labelled
 
 
 def test_a_detector_with_coco_s_boxes(folder):

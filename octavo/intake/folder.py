@@ -10,10 +10,10 @@ from octavo.errors import DataError
 from octavo.images.decode import EXTENSIONS
 from octavo.images.formats.listed import dataset_folders, files_below, image_files
 from octavo.images.formats.masks import FOLDERS
+from octavo.images.formats.yolo import label_of
 
-__all__ = ["Found", "parts_of", "recognised"]
+__all__ = ["Found", "recognised"]
 
-_TRAIN, _REST = ("train", "training"), ("val", "valid", "validation", "test")
 _PAIRS = "pairs.txt"
 # Of a JSON file: what is read to see whether it is COCO's.
 _COCO = ("images", "annotations", "categories")
@@ -40,15 +40,6 @@ class Found:
     def plain(self) -> Found:
         """The same images without labels."""
         return Found("folder", self.photos or self.path, "images without labels: fidelity to FP32 alone is measured")
-
-
-def parts_of(folder: Path) -> tuple[Path, Path] | None:
-    """(training images, validation images), where a folder has one of each by name."""
-    first = next((folder / name for name in _TRAIN if (folder / name).is_dir()), None)
-    second = next((folder / name for name in _REST if (folder / name).is_dir()), None)
-    if first is None or second is None or not image_files(first) or not image_files(second):
-        return None
-    return first, second
 
 
 def recognised(folder: Path, task: str) -> Found:
@@ -99,8 +90,10 @@ def _boxes(folder: Path) -> Found | None:
         return Found("voc", folder, f"XML files in {voc.name}", photos=_photos(folder, "JPEGImages", "images"))
     photos = image_files(folder / "images" if (folder / "images").is_dir() else folder)
     labels = (path for path in files_below(folder / "labels") if path.suffix.lower() == ".txt")
-    if any(labels) or any(path.with_suffix(".txt").is_file() for path in photos[:20]):
+    if any(labels) or any(label_of(path).is_file() for path in photos):
         return Found("yolo", folder, "text files of labels", photos=_photos(folder, "images"))
+    if any(path.with_suffix(suffix).is_file() for path in photos for suffix in (".xml", ".XML")):
+        return Found("voc", folder, "XML files beside the images", photos=_photos(folder, "images"))
     return None
 
 

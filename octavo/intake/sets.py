@@ -14,7 +14,8 @@ from octavo.images.dataset import Classes, Item, cut, list_set, refuse_overlap
 from octavo.images.decode import read_shape
 from octavo.images.formats.voc import class_names_of
 from octavo.images.splits import pick
-from octavo.intake.folder import Found, parts_of, recognised
+from octavo.intake.folder import Found, recognised
+from octavo.intake.parts import parted
 from octavo.intake.task import TaskGuess
 from octavo.params.grammar import ImageSet, Split
 from octavo.tasks.detection.names import COCO80, COCO91
@@ -55,19 +56,20 @@ def guessed_data(task: TaskGuess, data: Path, calibration: Path | None) -> DataG
         DataError: a folder is missing or holds no image, both share an image, or there are too few to part.
     """
     name = task.keys["name"]
-    parts = None if calibration is not None else parts_of(data)
-    # The calibration folder's labels are never asked for.
-    first, second = parts or (calibration, data)
-    found = recognised(second, name)
+    if calibration is None:
+        training, found, told = parted(data, name)
+    else:
+        training, found, told = recognised(calibration, name), recognised(data, name), "the folder that was given"
     why: dict[str, str] = {}
-    if parts is not None:
-        why["calibration"] = f"the folder has parts named {first.name} and {second.name}"
     found, items, why["validation"] = _readable(found, task)
     validation = _block(found)
-    if first is not None:
-        other, others, _ = _readable(recognised(first, name), TaskGuess(dict(task.keys)), asked=False)
-        why.setdefault("calibration", "the folder that was given" if calibration is not None else "")
-        refuse_overlap(_hashes(others), _hashes(items), str(first), str(second))
+    if training is not None and calibration is None and found.format == "folder" and found.path == training.plain.path:
+        training = None  # two lists of one folder are one set of images where their labels are of no use
+    if training is not None:
+        why["calibration"] = told
+        # Its labels are never asked for.
+        other, others, _ = _readable(training, TaskGuess(dict(task.keys)), asked=False)
+        refuse_overlap(_hashes(others), _hashes(items), str(other.path), str(found.path))
         count = len({item.sha256 for item in others})
         return DataGuess(_block(other), validation, min(WANTED, count), why, items, _labelled(items))
     count = len({item.sha256 for item in items})

@@ -21,7 +21,7 @@ from octavo.images.formats.places import annotations_path, refuse_outside, shown
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
 
-__all__ = ["class_names_of", "read"]
+__all__ = ["class_names_of", "places_of", "read"]
 
 
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
@@ -34,8 +34,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
             which of the model's classes a name is.
     """
     told = annotations_path(root, images, where)
-    photos_at = next((root / name for name in ("JPEGImages", "images") if (root / name).is_dir()), root)
-    xml_at = next((root / name for name in ("Annotations", "annotations") if (root / name).is_dir()), photos_at)
+    photos_at, xml_at = places_of(root)
     if told is not None and told.is_dir():
         xml_at = told
     by_stem: dict[str, list[Path]] = defaultdict(list)
@@ -65,9 +64,15 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     return listed(photos, indices, where)
 
 
+def places_of(root: Path) -> tuple[Path, Path]:
+    """The folders that hold the images and the XML files of a set."""
+    photos_at = next((root / name for name in ("JPEGImages", "images") if (root / name).is_dir()), root)
+    return photos_at, next((root / name for name in ("Annotations", "annotations") if (root / name).is_dir()), photos_at)
+
+
 def class_names_of(root: Path) -> list[str]:
-    """The class names in the XML files below a folder, each once, in alphabetical order."""
-    files = (path for name in ("Annotations", "annotations") if (root / name).is_dir() for path in _xml_files(root / name))
+    """The class names in the XML files of a set's folder, each once, in alphabetical order."""
+    files = _xml_files(places_of(root)[1])
     names = {(element.findtext("name") or "").strip() for xml in files for element in _tree(xml).iterfind("object")}
     return sorted(names - {""})
 

@@ -20,7 +20,7 @@ from octavo.images.formats.yolo_yaml import last_images
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
 
-__all__ = ["read"]
+__all__ = ["label_of", "read"]
 
 # Beyond it numbers are pixels and no shares; below, a box may stick out of its image.
 _MOST = 2
@@ -42,7 +42,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     chosen = told if told is not None and told.is_file() and told.suffix == ".txt" else None
     photos = image_files(below) if chosen is None else _chosen(root, chosen)
     folder = told if told is not None and told.is_dir() else None
-    labels = {path: _as_spelt(_label_file(path, below, folder)) for path in photos}
+    labels = {path: _label_file(path, below, folder) for path in photos}
     if photos and not any(label.is_file() for label in labels.values()):
         first = photos[0]
         raise DataError(
@@ -64,6 +64,16 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     categories = [Category(number, name) for number, name in names.items()] or [Category(number) for number in sorted(counts)]
     indices = class_indices(categories, counts, images, where, classes, unnamed="number", closed=bool(names))
     return listed(found, indices, where)
+
+
+def label_of(photo: Path) -> Path:
+    """Where an image's labels are, or would be, if no folder of theirs is named."""
+    beside = _as_spelt(photo.with_suffix(".txt"))
+    folders = photo.parts[:-1]
+    last = last_images(folders)
+    if last is None or beside.is_file():
+        return beside
+    return _as_spelt(Path(*folders[:last], "labels", *folders[last + 1 :], photo.with_suffix(".txt").name))
 
 
 def _chosen(root: Path, file: Path) -> list[Path]:
@@ -93,13 +103,8 @@ def _as_spelt(label: Path) -> Path:
 def _label_file(path: Path, below: Path, folder: Path | None) -> Path:
     """Where an image's labels are, or would be."""
     if folder is not None:
-        return (folder / (path.relative_to(below) if path.is_relative_to(below) else path.name)).with_suffix(".txt")
-    beside = path.with_suffix(".txt")
-    folders = path.parts[:-1]
-    last = last_images(folders)
-    if last is None or _as_spelt(beside).is_file():
-        return beside
-    return Path(*folders[:last], "labels", *folders[last + 1 :], beside.name)
+        return _as_spelt((folder / (path.relative_to(below) if path.is_relative_to(below) else path.name)).with_suffix(".txt"))
+    return label_of(path)
 
 
 def _refuse_shared(labels: dict[Path, Path]) -> None:

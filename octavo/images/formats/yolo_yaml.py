@@ -11,7 +11,7 @@ import yaml
 from octavo.errors import DataError
 from octavo.images.formats.places import shown
 
-__all__ = ["USUAL", "above", "content_of", "last_images", "parts_in"]
+__all__ = ["USUAL", "above", "content_of", "last_images", "parts_in", "with_names"]
 
 USUAL = ("data.yaml", "dataset.yaml")
 
@@ -58,7 +58,7 @@ def above(root: Path, where: str) -> Path | None:
         if last is None:
             return None
         home, inner = Path(*root.parts[:last]), root.parts[last:]
-        told = [path for path in _with_names(home) if _speaks_of_all(path) or _has_part(path, inner)]
+        told = [path for path in with_names(home) if _speaks_of_all(path) or _has_part(path, inner)]
         if told and (told[0].name in USUAL or len(told) == 1):
             return told[0]
         if told:
@@ -73,7 +73,7 @@ def above(root: Path, where: str) -> Path | None:
     return None
 
 
-def _with_names(folder: Path) -> list[Path]:
+def with_names(folder: Path) -> list[Path]:
     """Files called as usual, then others with class names; of these one that cannot be read has nothing to do with the set."""
     found = [folder / name for name in USUAL if (folder / name).is_file()]
     for path in sorted(folder.glob("*.y*ml")):
