@@ -159,6 +159,7 @@ MANIFEST = {
             "written_db": {"y": 25.1},
             "off_on_db": {"y": 40.0},
             "off_on_max": {"y": 0.5},
+            "written_level": "extended",
             "agreement": 0.99,
             "warnings": [],
         },
@@ -180,6 +181,7 @@ class TestPage:
         assert "| e\\|f | Add | float | int8 | QLinearAdd |" in page
         assert "No kernel was found by name for: `g`." in page
         assert "| `y` | 25.0 | 25.1 | 40.0 | 0.5 |" in page
+        assert "at level `extended` in place of off" in page
         assert "99.00% of positions" in page
         assert "b" * 64 in page
         assert "c" * 64 in page

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from octavo.calibration.collector import collect
 from octavo.errors import CalibrationError, QuantizationError
+from octavo.graph.custom_ops import CustomOps
+from octavo.graph.io import save
 from octavo.graph.passes.protect_float import ProtectFloatPass
 from octavo.params.grammar import Int8
 from octavo.quantization.acceptance import accept
@@ -24,6 +26,8 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import Executed, executed
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
 from octavo.quantization.int8.result import Int8Result
+from octavo.quantization.verification import verified
+from octavo.runtime import session
 from octavo.runtime.kernels import KINDS, optimized_nodes
 
 GENERATOR = np.random.default_rng(5)
@@ -86,6 +90,24 @@ def test_every_layer_is_found_whatever_it_is_called(kind, format_):
     kept = explained(model, quantized(model, format=format_, keep_float=(names[2],)))
     assert (kept.layers, kept.integer, kept.unexpected, kept.unresolved) == (2, 2, [], [])
     assert {record["node"]: record for record in kept.nodes}[names[2]]["runs"] == "float"
+
+
+@pytest.mark.parametrize(
+    ("format_", "vnni", "level"), [("qdq", False, "off"), ("qoperator", False, "extended"), ("qoperator", True, "off")]
+)
+def test_as_written_is_where_integer_operators_are_exact(format_, vnni, level, monkeypatch, tmp_path):
+    model = three_convs()
+    result = quantized(model, format=format_)
+    save(model, tmp_path / "fp32.onnx")
+    save(result.model, tmp_path / "int8.onnx")
+    monkeypatch.setattr(session, "has_vnni", lambda: vnni)
+    made = verified(
+        tmp_path / "int8.onnx", tmp_path / "fp32.onnx", result.decisions, samples(), name="f", custom=CustomOps(), sizes=(2, 1)
+    )
+    found = made["accepted"]
+    assert found["written_level"] == level
+    if not vnni:
+        assert found["written_db"]["y"] == pytest.approx(found["sqnr_db"]["y"], abs=0.5)
 
 
 def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypatch):

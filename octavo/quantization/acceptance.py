@@ -37,7 +37,8 @@ class Accepted:
     Attributes:
         images: how many there were.
         sqnr_db: of the optimized graph against FP32, by output.
-        written_db: of the graph as written (optimizations off) against FP32.
+        written_db: of the graph as written against FP32.
+        written_level: the optimization level that stands for the graph as written.
         off_on_db: of the optimized graph against the written one.
         off_on_max: their largest absolute difference.
         agreement: share of positions at which both have the same class; None where outputs are no class scores.
@@ -49,6 +50,7 @@ class Accepted:
     written_db: dict[str, float] = field(default_factory=dict)
     off_on_db: dict[str, float] = field(default_factory=dict)
     off_on_max: dict[str, float] = field(default_factory=dict)
+    written_level: str = "off"
     agreement: float | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -64,6 +66,7 @@ def accept(
     samples: Sequence[tuple[str, Mapping[str, np.ndarray]]],
     *,
     name: str,
+    written_level: str = "off",
     compared: Sequence[str] = (),
     classes: bool = False,
     selecting: bool = False,
@@ -75,6 +78,8 @@ def accept(
         quantized: as it runs.
         samples: (what the image is, feeds), at least one.
         name: what errors call the quantized graph.
+        written_level: the optimization level that computes the graph as it is written: `off`, unless integer operators in it are
+            not exact there on this machine (`octavo.runtime.session.exact_from`).
         compared: the outputs by which the graphs are compared; all where empty.
         classes: whether axis 1 of the outputs holds class scores.
         selecting: as `selects` (octavo.graph.selection) says of FP32: outputs may differ wildly for no reason, which is no error.
@@ -86,14 +91,15 @@ def accept(
     """
     if not samples:
         raise QuantizationError(f"{name}: there is no image to run it on", "raise `calibrate.samples`")
-    truth, fast, plain = Session(reference), Session(quantized, name=name), Session(quantized, name=name, optimization="off")
+    truth, fast = Session(reference), Session(quantized, name=name)
+    plain = Session(quantized, name=name, optimization=written_level)
     sums = _Sums(classes, selecting)
     for where, feeds in samples:
         expected, got, written = truth.run(feeds), fast.run(feeds), plain.run(feeds)
         _check(expected, got, truth, name, where)
         _check(expected, written, truth, f"{name} without optimizations", where)
         sums.add(*({output: found[output] for output in compared or truth.outputs} for found in (expected, got, written)))
-    found = Accepted(len(samples))
+    found = Accepted(len(samples), written_level=written_level)
     for output in sums.signal:
         found.sqnr_db[output], found.written_db[output], found.off_on_db[output] = sums.db(output)
         found.off_on_max[output] = float(f"{sums.largest[output]:.4g}")

@@ -17,6 +17,7 @@ from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import executed
 from octavo.runtime.kernels import optimized_nodes
+from octavo.runtime.session import exact_from
 
 __all__ = ["verified"]
 
@@ -63,12 +64,14 @@ def verified(
     original = load(reference)
     part = custom.part(original)
     compared = custom.compared(original) if custom.bodies else []
+    written_level = exact_from(node.op_type for node in ir.traversal.RecursiveGraphIterator(load(quantized).graph))
     with custom.files({"fp32": reference, "quantized": quantized}, outputs=compared) as runs:
         accepted = accept(
             runs["fp32"],
             runs["quantized"],
             samples,
             name=name,
+            written_level=written_level,
             compared=compared,
             classes=classes,
             selecting=selects(part),

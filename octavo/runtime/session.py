@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from octavo.errors import ModelRunError
 from octavo.runtime.host import has_vnni
 from octavo.runtime.providers import ON_GPU, PROVIDERS, require_provider
 
-__all__ = ["Session", "session_config", "session_warning"]
+__all__ = ["Session", "exact_from", "session_config", "session_warning"]
 
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -22,6 +22,11 @@ LEVELS = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+
+# Operators that sum products of uint8 and int8; as Q/DQ say it, layers are computed in float where nothing is optimized.
+_INTEGER_SUMS = frozenset(
+    {"DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QGemm", "QLinearConv", "QLinearMatMul"}
+)
 
 # ONNX Runtime's exceptions share no base class.
 _ERRORS = (
@@ -51,8 +56,18 @@ def session_warning() -> str | None:
         return None
     return (
         "this CPU has no VNNI: INT8 runs with session.x64quantprecision=1 here (exact, slower). A service on such a CPU without "
-        "that session entry loses accuracy by saturation; set it there, or quantize with int8.target: cpu-no-vnni"
+        "that session entry loses accuracy by saturation; set it there (with optimization level extended or all, below which files "
+        "of `format: qoperator` and int8_dynamic saturate all the same), or quantize with int8.target: cpu-no-vnni"
     )
+
+
+def exact_from(op_types: Iterable[str]) -> str:
+    """The lowest optimization level at which a graph of these operators has exact sums on this machine: `off` or `extended`.
+
+    What `session_config` asks for on x86 without VNNI is one of ONNX Runtime's graph optimizations of level `extended`: below it
+    integer operators that stand in the file saturate whatever the session asks for.
+    """
+    return "extended" if session_config() and not _INTEGER_SUMS.isdisjoint(op_types) else "off"
 
 
 class Session:
