@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.helper as oh
+import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
 from graphs import network, run, sqnr, statistics_of
@@ -207,6 +208,19 @@ def test_they_run_in_integers(form):
 def test_whatever_the_codes_are(form, recipe):
     model = blocks(*FORMS[form][0], **NUMBERS)
     assert sqnr(model, quantized(model, **recipe).model, [{"x": image} for image in IMAGES])["y"] > 22
+
+
+@pytest.mark.parametrize("target", ["cpu", "arm"])
+@pytest.mark.parametrize("form", FORMS)
+def test_symmetric_zero_is_the_middle_code_of_all_that_is_rounded(form, target):
+    model = blocks(*FORMS[form][0], **NUMBERS)
+    result = quantized(model, symmetric=True, target=target).model
+    proto = ir.to_proto(result)
+    constants = {tensor.name: onh.to_array(tensor) for tensor in proto.graph.initializer}
+    zeros = {constants[node.input[2]].flat[0] for node in proto.graph.node if "uantizeLinear" in node.op_type}
+    middles = {np.dtype(np.uint8): 128, np.dtype(np.int8): 0, np.dtype(np.int32): 0}
+    assert all(zero == middles[zero.dtype] for zero in zeros)
+    assert sqnr(model, result, [{"x": image} for image in IMAGES])["y"] > 22
 
 
 def test_in_float_behind_a_gemm_its_time_is_found():

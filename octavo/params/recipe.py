@@ -86,7 +86,7 @@ class Int8(Block):
     per_channel: bool = True
     # How a weight scale is chosen: by the largest weight, or with the least squared error of the channel.
     weights: Literal["minmax", "mse"] = "minmax"
-    # Symmetric activations (zero point 128); costs half the range behind ReLU.
+    # Symmetric activations (zero point 128; 0 for int8 codes); costs half the range behind ReLU and of HardSwish's gate.
     symmetric: bool = False
     # Give the worst layers back to float, cheapest in latency first, until `fidelity` holds on held-out calibration images.
     repair: bool = True

@@ -71,6 +71,12 @@ class QParams:
         return np.ndim(self.scale) == 1
 
     @property
+    def symmetric(self) -> bool:
+        """Whether zero lies in the middle code."""
+        ends = np.iinfo(self.zero_point.dtype)
+        return bool((np.asarray(self.zero_point) == (ends.min + ends.max + 1) // 2).all())
+
+    @property
     def low(self) -> float:
         """The smallest real value with a code."""
         return float((np.iinfo(self.zero_point.dtype).min - np.float32(self.zero_point)) * self.scale)

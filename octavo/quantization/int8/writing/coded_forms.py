@@ -38,16 +38,21 @@ def sloped(graph: CodedGraph, unit: Unit) -> None:
     )
     # A shift below zero is a code below its zero point.
     kind = zero.dtype.type
-    one, none = graph.constant(f"{last}.one", np.asarray(kind(beta > 0))), kind(beta < 0)
+    none = zero if graph.symmetric else kind(beta < 0)
+    one = graph.constant(f"{last}.one", np.asarray(kind(none + np.sign(beta))))
     shift = _read_scaled(graph, one, np.float32(abs(beta) or 1), none, output=f"{target}.shift", node=f"{last}.shift")
     if unit.kind != "hard_swish":
         graph.add("Add", [sloped, shift], graph.raw(target), last)
         graph.quantize(target, graph.raw(target), (0.0, 1.0) if unit.kind == "hard_sigmoid" else bounds_of(end))
         return
     raw = graph.add("Add", [sloped, shift], f"{target}.gate.raw", f"{last}.gate")
-    share = QParams.spanning(0.0, 1.0, signed=kind is np.int8)
+    # Around a middle code, 127 steps to 1 exactly.
+    share = QParams(np.float32(1 / 127), zero) if graph.symmetric else QParams.spanning(0.0, 1.0, signed=kind is np.int8)
     pair = [graph.constant(f"{last}.gate.{what}", np.asarray(value)) for what, value in vars(share).items()]
     code = graph.add("QuantizeLinear", [raw, *pair], f"{target}.gate.code", f"{last}.gate.Q")
+    if graph.symmetric:
+        # Saturation does not cut what lies below zero then.
+        code = graph.add("Max", [code, pair[1]], f"{target}.gate.cut", f"{last}.gate.Max")
     gate = graph.add("DequantizeLinear", [code, *pair], f"{target}.gate", f"{last}.gate.DQ")
     graph.add("Mul", [graph.operand(source, unit), gate], graph.raw(target), last)
     graph.quantize(target, graph.raw(target))

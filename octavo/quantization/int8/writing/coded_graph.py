@@ -46,6 +46,11 @@ class CodedGraph(QdqGraph):
         self.integer = {node for unit in int8 for node in unit.nodes}
         self._read_back: set[str] = set()
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether zero is the middle code of every tensor, as `int8.symmetric` asks for."""
+        return all(chosen.symmetric for chosen in self.scales.values())
+
     def quantize(self, name: str, raw: str, bounds: tuple[float, float] = UNBOUNDED) -> None:
         """Q of a tensor, the bounds of the Clip that it takes in, and its DQ where it is an output of the graph."""
         pair = self.pair(name)
