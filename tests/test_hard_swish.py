@@ -217,7 +217,7 @@ def test_symmetric_zero_is_the_middle_code_of_all_that_is_rounded(form, target):
     result = quantized(model, symmetric=True, target=target).model
     proto = ir.to_proto(result)
     constants = {tensor.name: onh.to_array(tensor) for tensor in proto.graph.initializer}
-    zeros = {constants[node.input[2]].flat[0] for node in proto.graph.node if "uantizeLinear" in node.op_type}
+    zeros = [constants[node.input[2]].flat[0] for node in proto.graph.node if "uantizeLinear" in node.op_type]
     middles = {np.dtype(np.uint8): 128, np.dtype(np.int8): 0, np.dtype(np.int32): 0}
     assert all(zero == middles[zero.dtype] for zero in zeros)
     assert sqnr(model, result, [{"x": image} for image in IMAGES])["y"] > 22

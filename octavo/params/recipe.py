@@ -83,6 +83,8 @@ class Int8(Block):
     # Tensor names or shell patterns, each must match a quantized tensor: uint16 activations (opset 21). On ONNX Runtime's CPU the
     # layers around them compute in float: it is for the few tensors whose range 256 codes cannot serve.
     bits16: tuple[str, ...] = ()
+    # A scale for each output channel of a layer's weights. A PRelu's slopes have one each in any case, and 8 bits with any target:
+    # they are exact so, and what they put out is one product, which cannot saturate.
     per_channel: bool = True
     # How a weight scale is chosen: by the largest weight, or with the least squared error of the channel.
     weights: Literal["minmax", "mse"] = "minmax"
