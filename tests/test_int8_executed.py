@@ -273,6 +273,44 @@ def test_integers_of_the_graph_itself_are_no_surprise():
     assert (records["in"]["precision"], records["in"]["runs"]) == ("float", "int8")
 
 
+@pytest.mark.parametrize("op", ["ArgMax", "ReduceMax"])
+def test_what_chooses_among_codes_is_no_surprise(op):
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "relu"),
+    ]
+    if op == "ArgMax":
+        nodes += [
+            oh.make_node(op, ["r"], ["i"], "chooses", axis=1),
+            oh.make_node("Cast", ["i"], ["f"], "cast", to=onnx.TensorProto.FLOAT),
+            oh.make_node("Mul", ["r", "f"], ["m"], "mul"),
+        ]
+    else:
+        nodes.append(oh.make_node(op, ["r", "rows"], ["m"], "chooses"))
+    nodes.append(oh.make_node("Conv", ["m", "w1"], ["y"], "last"))
+    model = network(nodes, WEIGHTS | {"rows": np.array([2])}, ["y"])
+    found = explained(model, quantized(model))
+    records = {record["node"]: record for record in found.nodes}
+    assert (records["chooses"]["precision"], records["chooses"]["runs"]) == ("float", "int8")
+    assert found.unexpected == []
+
+
+def test_a_guard_is_no_node_of_the_network():
+    """A float MaxPool behind an INT8 Reshape reads through a LeakyRelu, which is named after the tensor."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "relu"),
+        oh.make_node("Reshape", ["r", "flat"], ["s"], "rows"),
+        oh.make_node("MaxPool", ["s"], ["m"], "pool", kernel_shape=[2]),
+        oh.make_node("Conv", ["m", "w"], ["y"], "last"),
+    ]
+    tensors = {"w0": WEIGHTS["w0"], "flat": np.array([1, 8, -1]), "w": WEIGHTS["w2"].reshape(8, 8, 1)}
+    model = network(nodes, tensors, ["y"])
+    result = quantized(model)
+    assert any(node.name.endswith(".guard") for node in result.model.graph)
+    assert explained(model, result).unexpected == []
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_of_attention_are_found(turned, scaled):

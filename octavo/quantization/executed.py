@@ -24,6 +24,8 @@ __all__ = ["Executed", "executed"]
 _MADE = re.compile(
     r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion|/(GemmSum|GemmTranspose|MatMulScale|MatmulTranspose|QuickGelu)Fusion/)$"
 )
+# Nodes that keep others out of integer kernels and stand for none (`int8.writing.kept_float`, `ProtectFloatPass`).
+_GUARD = ".guard"
 _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
 # ONNX Runtime takes these into the kernel of the node that they read; Max and Min as the Relu or Clip that they are to us.
 _FUSES = frozenset(
@@ -53,6 +55,8 @@ _MOVES = frozenset(
         *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"),
     }
 )
+# And the same choice: codes have the order of the values that they stand for.
+_CHOOSES = frozenset({"ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "TopK"})
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,8 @@ def executed(model: ir.Model, decisions: Sequence[Decision], run: Iterable[RunNo
     kernels: dict[str, list[RunNode]] = defaultdict(list)
     counts: Counter[tuple[str, str]] = Counter()
     for node in run:
-        origin = places.origin(node)
+        guards = node.op_type == "LeakyRelu" and node.name.endswith(_GUARD)
+        origin = None if guards else places.origin(node)
         # Transposes that nobody wrote, or that were written around a Conv, lead to channels-last kernels and back.
         leads = node.op_type == "Transpose" and (origin is None or origin.op_type == "Conv")
         kind = "border" if leads else node.kind
@@ -108,7 +113,7 @@ def executed(model: ir.Model, decisions: Sequence[Decision], run: Iterable[RunNo
         if origin is not None and kind != "border":
             kernels[origin.name or ""].append(node)
 
-    found = [_Found(decision, *places.kernel(decision.node, kernels), places.is_of_codes(decision.node)) for decision in decisions]
+    found = [_Found(decision, *places.kernel(decision.node, kernels), places.is_alike(decision)) for decision in decisions]
     layers = [each for each in found if each.decided == "int8" and each.decision.op_type in _WEIGHTED]
     return Executed(
         [record | each.record() for record, each in zip(as_records(decisions), found, strict=True)],
@@ -132,13 +137,13 @@ def _any(counts: Counter[tuple[str, str]], kind: str) -> bool:
 class _Found:
     """A decision and the kernels that do it: of the node itself, or (`into`) of the neighbour that it was fused into.
 
-    `codes` says that the FP32 graph's own node works on 8-bit integers, which nobody quantized.
+    `alike` says that an integer kernel of a node that was decided float rounds nothing more (`_Places.is_alike`).
     """
 
     decision: Decision
     kernels: list[RunNode]
     into: str = ""
-    codes: bool = False
+    alike: bool = False
 
     @property
     def decided(self) -> str:
@@ -168,8 +173,7 @@ class _Found:
             looked = self.computing if self.decision.op_type in _WEIGHTED else self.kernels
             return any(kernel.kind in ("float", "fp16") for kernel in looked)
         if self.decided == "float":
-            own = self.codes or self.decision.op_type in _MOVES
-            return not own and all(kernel.kind == "int8" for kernel in self.kernels)
+            return not self.alike and all(kernel.kind == "int8" for kernel in self.kernels)
         return False
 
     def record(self) -> dict[str, str]:
@@ -200,11 +204,15 @@ class _Places:
         """Whether the decision's node is in this graph; those of a cut-off part are not."""
         return found.decision.node in self.nodes
 
-    def is_of_codes(self, name: str) -> bool:
-        """Whether a node reads or makes 8-bit integers, as a Cast of a uint8 image does."""
-        node = self.nodes.get(name)
+    def is_alike(self, decision: Decision) -> bool:
+        """Whether a node does the same on codes as on what they stand for.
+
+        It moves values or chooses among them, or it reads or makes 8-bit integers in FP32, as a Cast of a uint8 image does.
+        """
+        node = self.nodes.get(decision.node)
         values = (*node.inputs, *node.outputs) if node is not None else ()
-        return any(value is not None and value.dtype in (ir.DataType.INT8, ir.DataType.UINT8) for value in values)
+        integers = any(value is not None and value.dtype in (ir.DataType.INT8, ir.DataType.UINT8) for value in values)
+        return integers or decision.op_type in _MOVES | _CHOOSES
 
     def origin(self, node: RunNode) -> ir.Node | None:
         """The FP32 node that a node of the optimized graph was made from."""

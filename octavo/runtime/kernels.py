@@ -99,7 +99,7 @@ def _made(node: onnx.NodeProto, reads: Sequence[int]) -> int:
         return next((kind for kind in reads if kind not in _NARROW), onnx.TensorProto.FLOAT)
     if node.op_type in _INTEGER or node.domain == "com.microsoft.nchwc":
         return onnx.TensorProto.FLOAT
-    if node.op_type in _SHAPES:
+    if node.op_type in _SHAPES or node.op_type in ("ArgMax", "ArgMin"):
         return onnx.TensorProto.INT64
     return next((kind for kind in reads if kind in _BY_TYPE), reads[0] if reads else onnx.TensorProto.UNDEFINED)
 
