@@ -50,13 +50,15 @@ def main() -> None:
             "settings": spec.fp16.model_dump(mode="json"),
             "nodes": as_records(decisions),
             "verified": {"images": len(samples), "sqnr_db": result.sqnr_db},
-        }
+        } | ({"warnings": result.warnings} if result.warnings else {})
         written = write_manifest(
             temporary, name=chosen.model, variant="fp16", spec=spec, image_input=feeds.image, made=made, custom_ops=custom
         )
     for decision in decisions:
         if decision.precision == "float" and decision.reason not in NOTHING_TO_CONVERT:
             say(as_in_file(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}"))
+    for warning in result.warnings:
+        say(as_in_file(f"warning: {folder / MODEL}: {warning}"))
     share = written["bytes"] / manifest["bytes"]
     say(f"{folder / MODEL}: {written['bytes'] / 1e6:.1f} MB, {share:.0%} of FP32; {as_in_file(summary(decisions))}")
 

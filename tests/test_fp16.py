@@ -775,3 +775,18 @@ def test_equal_input_gives_equal_bytes_in_two_processes(tmp_path):
     }
     assert len(said) == 1
     assert len(said.pop().split()[0]) == len(hashlib.sha256().hexdigest())
+
+
+def test_what_stays_too_far_from_fp32_is_said(monkeypatch):
+    """Values that float16 makes equal change places behind a MaxPool whose indices are read."""
+    nodes = [
+        node("MaxPool", ["x"], ["m", "i"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("MaxUnpool", ["m", "i"], ["y"], "unpool", kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    model = build(nodes, {"x": [1, 2, 8, 8]}, {"y": [1, 2, 8, 8]})
+    feeds = [{"x": (1 + 1e-5 * np.random.default_rng(1).random((1, 2, 8, 8))).astype(np.float32)}]
+    assert quantize_fp16(model, samples=feeds).warnings == []
+    monkeypatch.setattr("octavo.quantization.fp16.verify.ROUNDS", 0)
+    (warning,) = quantize_fp16(model, samples=feeds).warnings
+    assert warning.startswith("'y' is ")
+    assert "44 are asked" in warning

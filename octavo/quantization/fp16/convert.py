@@ -25,11 +25,13 @@ class Fp16Result:
         decisions: one for each node of the FP32 graph but Constants.
         sqnr_db: float output (before an output of integers, the nearest float tensor) to its SQNR against FP32 on the samples,
             every float16 tensor rounded as a GPU rounds it; empty where nothing was run (`convert`).
+        warnings: what a user should see: outputs that are further from FP32 than may be.
     """
 
     model: ir.Model
     decisions: list[Decision]
     sqnr_db: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 def convert(model: ir.Model, *, keep_io: bool = True, keep_float: Mapping[str, str] | None = None) -> Fp16Result:

@@ -51,7 +51,8 @@ def quantize_fp16(
     2. The converted model runs with every float16 tensor rounded, and its outputs are compared with FP32's. Nodes that choose among
        values (TopK, NonMaxSuppression) get FP32's choices there, and what they read is compared as outputs are.
     3. Where an output is not finite, the nodes that break first go back to float32; where its SQNR is below 44 dB, those whose
-       rounding alone makes most of the noise there (`stretches`). At most 6 times; the best of these models is the result.
+       rounding alone makes most of the noise there (`stretches`). At most 6 times; the best of these models is the result, with a
+       warning where it is below 44 dB still.
        Outputs whose size the data decide count by being finite only.
 
     Args:
@@ -106,7 +107,7 @@ def quantize_fp16(
     # And as it will be deployed: ONNX Runtime's optimizer may trip over what ran without it.
     _require_finite(broken(reference, result.model, feeds, _watched(reference)))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
-    return Fp16Result(result.model, result.decisions, measured)
+    return Fp16Result(result.model, result.decisions, measured, _too_far(measured))
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,15 @@ def _watched(reference: ir.Model) -> list[str]:
         else:
             waiting += [before for before in producer.inputs if before is not None]
     return list(found)
+
+
+def _too_far(measured: Mapping[str, float]) -> list[str]:
+    return [
+        f"{name!r} is {found:.1f} dB from FP32 where {ENOUGH_DB:g} are asked of FP16, and giving nodes back to float32 did not "
+        "mend it; name the part of the graph before it in `fp16.keep_float`, or deploy fp32"
+        for name, found in measured.items()
+        if found < ENOUGH_DB
+    ]
 
 
 def _require_finite(names: Iterable[str]) -> None:
