@@ -19,6 +19,7 @@ from forked import run_octavo
 from graphs import he, network, statistics_of
 from grid_detector import grid_detector
 
+from octavo.errors import ParamsError, SourceError
 from octavo.graph.clean import clean
 from octavo.graph.io import load, save, weight_bytes
 from octavo.intake.described import described
@@ -346,6 +347,30 @@ def test_sizes_on_the_command_line(fp32, tmp_path):
     assert "the graph takes 32x32" in octavo("inspect", tmp_path / "fp32.onnx", "--size", "64").stderr
     assert "is no size" in octavo("inspect", tmp_path / "fp32.onnx", "--size", "64by64").stderr
     assert octavo("inspect", tmp_path / "fp32.onnx", "--size", "32x32").returncode == 0
+
+
+def test_a_graph_of_two_images(tmp_path):
+    nodes = [
+        oh.make_node("Conv", ["right", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Sub", ["left", "c"], ["y"], "difference"),
+    ]
+    inputs = {"left": [1, 3, 8, 8], "right": [1, 3, "h", "w"]}
+    save(network(nodes, {"w": he(np.random.default_rng(0), 3, 3, 3, 3)}, ["y"], inputs=inputs), tmp_path / "m.onnx")
+    plain = described(tmp_path / "m.onnx")
+    assert plain["image_input"] is None
+    assert any("several inputs could take the image" in note and "`--input`" in note for note in plain["notes"])
+    with pytest.raises(ParamsError, match="--size is of the input that takes the image, and none is known: several inputs"):
+        described(tmp_path / "m.onnx", (8, 8))
+    with pytest.raises(SourceError, match="has no input 'middle'; its inputs: left float"):
+        described(tmp_path / "m.onnx", input_name="middle")
+    found = described(tmp_path / "m.onnx", (8, 8), input_name="right")
+    assert found["image_input"]["name"] == "right"
+    assert (found["size"], found["size_by"]) == ([8, 8], "asked")
+    assert found["macs"] == 8 * 8 * 3 * 3 * 9
+    assert found["int8"]["layers"] == 1
+    done = octavo("inspect", tmp_path / "m.onnx", "--input", "right", "--size", "8")
+    assert done.returncode == 0, done.stderr
+    assert "at 8x8 (--size)" in done.stdout
 
 
 def test_help():

@@ -27,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What it takes."""
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--size", metavar="HxW", help="height x width of the input, where the graph leaves them open")
+    parser.add_argument("--input", metavar="NAME", help="the graph input that takes the image, where there are several")
     targets = get_args(Int8.model_fields["target"].annotation)
     parser.add_argument(
         "--target", choices=targets, default="cpu", help="the `int8.target` that INT8 is foreseen for (default: cpu)"
@@ -38,7 +39,7 @@ def run(chosen: argparse.Namespace) -> None:
     """Describe the file and print it."""
     size = parsed_size(chosen.size) if chosen.size else None
     with working(f"reading {chosen.model}"):
-        found = described(chosen.model, size, Int8(target=chosen.target))
+        found = described(chosen.model, size, Int8(target=chosen.target), chosen.input)
     if chosen.json:
         print(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
         return

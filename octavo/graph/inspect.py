@@ -86,7 +86,8 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
         chosen = [value for value in inputs if value.name == name]
         if not chosen:
             raise SourceError(
-                f"the graph has no input {name!r}; its inputs: {listed}", "set `input.name` in params.yaml to one of them"
+                f"the graph has no input {name!r}; its inputs: {listed}",
+                "set `input.name` in params.yaml, or a command's `--input`, to one of them",
             )
         if chosen[0] not in typed:
             raise SourceError(
@@ -102,7 +103,10 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     if not images:
         raise SourceError(f"no input of the graph has four dimensions; its inputs: {listed}", "set `input.name` in params.yaml")
     if len(images) > 1:
-        raise SourceError(f"several inputs could take the image: {listed}", "set `input.name` in params.yaml to the one that does")
+        raise SourceError(
+            f"several inputs could take the image: {listed}",
+            "set `input.name` in params.yaml, or a command's `--input`, to the one that does",
+        )
     return images[0]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octavo.errors import OctavoError, SourceError
+from octavo.errors import OctavoError, ParamsError, SourceError
 from octavo.graph.custom_ops import as_in_file
 from octavo.graph.custom_ops.running import all_nodes
 from octavo.graph.inspect import custom_ops, image_input, quantized_nodes
@@ -35,13 +35,19 @@ __all__ = ["described"]
 _PRECISIONS = {"int8": "int8", "int8 dynamic": "int8", "float16": "fp16"}
 
 
-def described(path: str | Path, size: tuple[int, int] | None = None, recipe: Int8 = Int8()) -> dict[str, Any]:  # noqa: B008 - frozen
+def described(
+    path: str | Path,
+    size: tuple[int, int] | None = None,
+    recipe: Int8 = Int8(),  # noqa: B008 - frozen
+    input_name: str | None = None,
+) -> dict[str, Any]:
     """Everything that can be told of an ONNX file; JSON values, the same keys for every file.
 
     Args:
         path: FP32, FP16, INT8 (Q/DQ, QOperator, dynamic); external data beside it.
         size: (height, width) of the input, where the graph leaves them open.
         recipe: the `int8:` block that INT8 is foreseen for.
+        input_name: the graph input that takes the image; None: the only one that can.
 
     Returns:
         `file`, `bytes` (external data included), `ir_version`, `opset`, `inputs`, `outputs`, `image_input` (null where no input
@@ -50,8 +56,8 @@ def described(path: str | Path, size: tuple[int, int] | None = None, recipe: Int
         `expected`, `int8`, `custom_ops`, `decoder`, `notes`.
 
     Raises:
-        SourceError: the file is missing, damaged or no ONNX.
-        ParamsError: `size` is not what the graph is fixed to.
+        SourceError: the file is missing, damaged or no ONNX, or has no such input, or one that takes no image.
+        ParamsError: `size` is not what the graph is fixed to, or no input is known to take an image.
     """
     path = Path(path)
     if not path.exists():
@@ -59,7 +65,7 @@ def described(path: str | Path, size: tuple[int, int] | None = None, recipe: Int
     model = load(path)
     plain = readable(model)
     notes: list[str] = []
-    image, sides = _image(plain, size, notes)
+    image, sides = _image(plain, size, input_name, notes)
     runnable = Runnable(path, model)
     notes += runnable.notes
     layers = _layers(plain, image, sides, runnable, notes)
@@ -85,18 +91,27 @@ def described(path: str | Path, size: tuple[int, int] | None = None, recipe: Int
         "layers": records,
         "precisions": _precisions(layers, records),
         "runs": runs,
-        **_foreseen(path, plain, recipe, notes),
+        **_foreseen(path, plain, recipe, input_name, notes),
         "custom_ops": _custom(model, runnable),
         "decoder": _decoder(runnable, image, sides, refused),
         "notes": notes,
     }
 
 
-def _image(model: ir.Model, size: tuple[int, int] | None, notes: list[str]) -> tuple[ImageInput | None, Sides | None]:
+def _image(
+    model: ir.Model, size: tuple[int, int] | None, name: str | None, notes: list[str]
+) -> tuple[ImageInput | None, Sides | None]:
     try:
-        image = ImageInput.of(image_input(model))
+        image = ImageInput.of(image_input(model, name))
     except SourceError as error:
-        notes.append(f"no image input: {error.problem}")
+        if name is not None:
+            raise
+        if size is not None:
+            raise ParamsError(
+                f"--size is of the input that takes the image, and none is known: {error.problem}",
+                "name it by `--input NAME`, or leave `--size` out",
+            ) from error
+        notes.append(f"no image input: {error.problem}; {error.mend}")
         return None, None
     return image, sides_of(image, size, model.graph.outputs)
 
@@ -185,7 +200,7 @@ def _arithmetic(record: Mapping[str, Any]) -> str:
     return "float" if "no Q behind it" in record["note"] else ""
 
 
-def _foreseen(path: Path, plain: ir.Model, recipe: Int8, notes: list[str]) -> dict[str, Any]:
+def _foreseen(path: Path, plain: ir.Model, recipe: Int8, input_name: str | None, notes: list[str]) -> dict[str, Any]:
     """`expected` bytes and `int8`, for the file as `export` would write it."""
     expected: dict[str, Any] = {"fp32": None, "fp16": None, "int8": None}
     int8: dict[str, Any] = {"target": recipe.target, "refused": None, "layers": 0, "nodes": [], "float": [], "later": []}
@@ -193,7 +208,7 @@ def _foreseen(path: Path, plain: ir.Model, recipe: Int8, notes: list[str]) -> di
         int8["refused"] = "the file is quantized already: everything starts from the FP32 model that it was made from"
         return {"expected": expected, "int8": int8}
     try:
-        found = cleaned(OnnxSource(kind="onnx", file=str(path)))
+        found = cleaned(OnnxSource(kind="onnx", file=str(path)), input_name)
     except SourceError as error:
         int8["refused"] = error.problem
         return {"expected": expected, "int8": int8}
