@@ -1,5 +1,5 @@
 // Opens the first variant of a package (the folder with runtime.json) that can be had, checks it and prints its name.
-// docs/runtime.md describes the format. Float32 input, NCHW.
+// docs/runtime.md describes the format. Models of one float32 input, the image.
 //
 //	go mod init infer && go get github.com/yalue/onnxruntime_go@v1.27.0
 //	go run infer.go <path of libonnxruntime.so> models/NAME/package
@@ -67,6 +67,7 @@ type config struct {
 	Preprocessing struct {
 		Scale     float32
 		Mean, Std []float32
+		Layout    string
 	}
 	Fallback  []string
 	Variants  map[string]variant
@@ -193,16 +194,25 @@ func (v variant) open(folder string, c config) (*ort.DynamicAdvancedSession, err
 	return ort.NewDynamicAdvancedSession(path, []string{c.ImageInput.Name}, outputs, options)
 }
 
-// The self-check's image; in float32 at every step.
+// The self-check's image in the tensor's layout; in float32 at every step.
 func (c config) painted() []float32 {
-	shape, spec, data := c.SelfCheck.Input.Shape, c.Preprocessing, []float32{}
+	shape, spec := c.SelfCheck.Input.Shape, c.Preprocessing
+	rows, columns, channels := shape[2], shape[3], shape[1]
+	if spec.Layout == "nhwc" {
+		rows, columns, channels = shape[1], shape[2], shape[3]
+	}
+	data := make([]float32, shape[0]*rows*columns*channels)
 	for image := int64(0); image < shape[0]; image++ {
-		for channel := int64(0); channel < shape[1]; channel++ {
+		for channel := int64(0); channel < channels; channel++ {
 			mean, std := spec.Mean[int(channel)%len(spec.Mean)], spec.Std[int(channel)%len(spec.Std)]
-			for row := int64(0); row < shape[2]; row++ {
-				for column := int64(0); column < shape[3]; column++ {
+			for row := int64(0); row < rows; row++ {
+				for column := int64(0); column < columns; column++ {
 					pixel := float32((row*(column+16)/8 + 85*channel) % 256)
-					data = append(data, (pixel/spec.Scale-mean)/std)
+					place := ((image*channels+channel)*rows+row)*columns + column
+					if spec.Layout == "nhwc" {
+						place = ((image*rows+row)*columns+column)*channels + channel
+					}
+					data[place] = (pixel/spec.Scale - mean) / std
 				}
 			}
 		}
@@ -210,8 +220,45 @@ func (c config) painted() []float32 {
 	return data
 }
 
+// Root mean square of (data - values) / scales at the samples of runtime.json; scales may be missing.
+func deviation(data []float64, wanted samples, scales []float64) float64 {
+	sum := 0.0
+	for k, value := range wanted.Values {
+		off := data[k*wanted.Stride] - value
+		if scales != nil {
+			off /= scales[k]
+		}
+		sum += off * off
+	}
+	return math.Sqrt(sum / float64(len(wanted.Values)))
+}
+
+func doubles(data []float32) []float64 {
+	wide := make([]float64, len(data))
+	for k, value := range data {
+		wide[k] = float64(value)
+	}
+	return wide
+}
+
+// An output's elements, by its type.
+func elements(value ort.Value, name string) ([]float64, error) {
+	switch tensor := value.(type) {
+	case *ort.Tensor[float32]:
+		return doubles(tensor.GetData()), nil
+	case *ort.Tensor[float64]:
+		return tensor.GetData(), nil
+	}
+	return nil, fmt.Errorf("self-check: output %s is a %T, which this program does not read", name, value)
+}
+
 func (v variant) check(session *ort.DynamicAdvancedSession, c config) error {
-	image, err := ort.NewTensor(ort.NewShape(c.SelfCheck.Input.Shape...), c.painted())
+	painted := c.painted()
+	// A wrong tensor here would look like a wrong runtime below.
+	if !(deviation(doubles(painted), c.SelfCheck.Input.samples, nil) < 1e-3) {
+		return fmt.Errorf("the self-check's image is not painted as runtime.json has it")
+	}
+	image, err := ort.NewTensor(ort.NewShape(c.SelfCheck.Input.Shape...), painted)
 	if err != nil {
 		return err
 	}
@@ -223,16 +270,14 @@ func (v variant) check(session *ort.DynamicAdvancedSession, c config) error {
 	}
 	for place, wanted := range v.SelfCheck.Outputs {
 		defer got[place].Destroy()
-		data := got[place].(*ort.Tensor[float32]).GetData()
+		data, err := elements(got[place], wanted.Name)
+		if err != nil {
+			return err
+		}
 		if len(data) != wanted.Elements {
 			return fmt.Errorf("self-check: output %s has %d elements, not %d", wanted.Name, len(data), wanted.Elements)
 		}
-		sum := 0.0
-		for k, value := range wanted.Values {
-			off := (float64(data[k*wanted.Stride]) - value) / wanted.Scales[k]
-			sum += off * off
-		}
-		off := math.Sqrt(sum / float64(len(wanted.Values)))
+		off := deviation(data, wanted.samples, wanted.Scales)
 		if !(off <= wanted.Tolerance) {
 			return fmt.Errorf("self-check: output %s lies %.3g of its spread off, %g is allowed", wanted.Name, off, wanted.Tolerance)
 		}
