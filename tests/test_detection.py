@@ -135,6 +135,19 @@ class TestFamilies:
         assert family_of({"output0": rows}, size).name == "yolov8"
         assert decoded("yolov8", {"output0": rows}, size).xyxy.tolist() == [[12, 8, 20, 12]]
 
+    def test_yolov7_s_boxes_say_which_image_of_the_batch_they_are_of(self):
+        rows = np.float32([[0, 1, 2, 3, 4, 7, 0.9], [0, 5, 6, 7, 8, 2, 0.01]])
+        assert family_of({"output": rows}, SMALL).name == "yolov7-end2end"
+        found = decoded("yolov7-end2end", {"output": rows})
+        assert found.xyxy.tolist() == [[1, 2, 3, 4]]
+        assert (found.classes.tolist(), found.scores) == ([7], pytest.approx([0.9]))
+        # An image without a box is read so, too.
+        assert len(decoded("yolov7-end2end", {"output": rows[:0]})) == 0
+        for column, value in ((0, 1), (5, 0.5), (6, 3)):
+            other = rows.copy()
+            other[1, column] = value
+            assert not FAMILIES["yolov7-end2end"].fits({"output": other}, SMALL)
+
     def test_yolov8_has_channels_before_cells_and_no_objectness(self):
         rows = np.zeros((1, 6, 21), np.float32)
         rows[0, :, 7] = [16, 10, 8, 4, 0.0, 0.9]

@@ -30,7 +30,7 @@ _GREY = {"rule": "letterbox", "align": "centre", "pad": 114}
 _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     **{
         name: (_GREY, {}, "rgb", "YOLO networks of this layout take 0..1, letterboxed in grey")
-        for name in ("efficientnms", "yolov5", "yolov8", "yolov8-rows", "yolov10")
+        for name in ("efficientnms", "yolov5", "yolov7-end2end", "yolov8", "yolov8-rows", "yolov10")
     },
     **{
         name: ({**_GREY, "align": "top-left"}, {"scale": 1}, "bgr", "YOLOX takes BGR pixels 0..255, letterboxed at the top left")

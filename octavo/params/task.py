@@ -31,6 +31,7 @@ DECODERS = (
     "chosen",
     "chosen-shares",
     "paddle",
+    "yolov7-end2end",
     "nanodet",
     "yolov4",
     "yolov5",

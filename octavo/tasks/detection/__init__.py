@@ -20,6 +20,7 @@ from octavo.tasks.detection import (
     yolonas,
     yolov4,
     yolov5,
+    yolov7,
     yolov8,
     yolov10,
     yolox,
@@ -38,6 +39,7 @@ FAMILIES = {
         torchvision.FAMILY,
         *chosen.FAMILIES,
         paddle.FAMILY,
+        yolov7.FAMILY,
         nanodet.FAMILY,
         # Its scores alone may look like YOLOv5's rows.
         yolov4.FAMILY,
