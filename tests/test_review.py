@@ -273,6 +273,8 @@ class TestWhatCannotBeRead:
         text = review()
         assert text.splitlines()[2] == "## Octavo: all 23 gates pass, 1 model without figures"
         assert "`lanes` has no figures in the head: `dvc repro` measures it." in text
+        # Said once, not again of each record that DVC looks for.
+        assert "cannot be read" not in text
         assert "`lanes` has no latency in the head" in text
 
     def test_no_metrics_at_the_base(self, made, tmp_path, monkeypatch):

@@ -80,12 +80,13 @@ def seen(repo: Repo, side: Side, notes: list[str]) -> Seen:
                 if "error" in result:
                     notes.append(f"{code(f'dvc {kind} show')} fails for {side.name}: {code(result['error'])}.")
                 for path, one in result.get("data", {}).items():
-                    if "error" in one:
+                    if "error" not in one:
+                        values[Path(path).as_posix()] = one["data"]
+                    # A record that is not there is of a model that nobody has measured: sections say so, once.
+                    elif not isinstance(one["error"], FileNotFoundError):
                         notes.append(
                             f"{code(path)} of {side.name} cannot be read by {code(f'dvc {kind} show')}: {code(one['error'])}."
                         )
-                    else:
-                        values[Path(path).as_posix()] = one["data"]
             # Of a commit DVC has the way from this folder to the root of its objects before the name.
             names = [stage.addressing for stage in repo.index.stages if _outdated(repo, stage)]
             found.outdated = [name.rpartition("dvc.yaml:")[2] for name in names]
