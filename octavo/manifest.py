@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import SourceError
 from octavo.files import read_json, sha256_bytes, sha256_file, write_json
 from octavo.layout import INT8_VARIANTS, MANIFEST, MODEL
-from octavo.params.grammar import Block, ModelSpec
+from octavo.params.grammar import Block, ModelSpec, Segmentation
 from octavo.runtime.environment import image
 from octavo.runtime.host import fingerprint, versions
 from octavo.runtime.session import Session, session_config
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from octavo.graph.custom_ops import CustomOps
 
-__all__ = ["block_hash", "model_bytes", "own_manifest", "read_manifest", "recommended_providers", "write_manifest"]
+__all__ = ["as_exported", "block_hash", "model_bytes", "own_manifest", "read_manifest", "recommended_providers", "write_manifest"]
 
 # What else can run a file that was laid out for one runtime; the CPU comes last and runs everything.
 _FIRST = {"openvino": ("openvino",), "tensorrt": ("tensorrt", "cuda")}
@@ -37,6 +37,22 @@ _OWN = re.compile(re.escape(MODEL) + r"[A-Za-z0-9._-]*")
 def block_hash(block: Block) -> str:
     """SHA-256 of a params block's content, defaults filled in, so that spelling out a default changes nothing."""
     return sha256_bytes(block.model_dump_json(by_alias=True).encode())
+
+
+def as_exported(spec: ModelSpec, manifest: Mapping[str, Any]) -> ModelSpec:
+    """A model's params with what `export` told of class maps that are still read, where params.yaml leaves it open.
+
+    Args:
+        spec: the model's block.
+        manifest: FP32's.
+    """
+    task, told = spec.task, manifest["task"]
+    if not isinstance(task, Segmentation) or told["name"] != task.name:
+        return spec
+    exported = Segmentation.model_validate(told).each
+    same = {name: head for name, head in exported.items() if name in task.each and head.output == task.each[name].output}
+    filled = task.filled({name: {"layout": head.layout, "threshold": head.threshold} for name, head in same.items()})
+    return spec.model_copy(update={"task": filled})
 
 
 def model_bytes(folder: str | Path) -> int:

@@ -6,23 +6,20 @@ Reads `task`, `source`, `input` and `data.calibration` of params.yaml; `benchmar
 from itertools import islice
 
 from octavo import cli
-from octavo.errors import OctavoError
 from octavo.files import replace_dir, sha256_path
 from octavo.graph.selection import selects
-from octavo.images.dataset import Images, refuse_other_names
+from octavo.images.dataset import Images
 from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import refuse_fixed_batch, refuse_fixed_sides
 from octavo.images.purpose import open_images
 from octavo.layout import MODEL, variant_dir
 from octavo.manifest import block_hash, write_manifest
 from octavo.params import load_model
-from octavo.params.grammar import Detection, ModelSpec
 from octavo.progress import say, working
-from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_with_file, compare_with_reference, refuse_mixed_batch
 from octavo.sources.loaded import session_of
-from octavo.tasks.registry import model_classes
+from octavo.tasks.exported import as_read
 
 # Images on which the exported graph is run.
 CHECKED = 16
@@ -47,11 +44,12 @@ def main() -> None:
         shape = session.input_shapes[fetched.input_name]
         refuse_fixed_sides(shape, spec.input, f"models.{chosen.model}.input")
         refuse_fixed_batch(shape, spec.benchmark.batch)
+        spec, refused = as_read(spec, fetched.model, lambda image: session.run(feeds(image)))
         made = {
             "source": spec.source.recorded(),
             "file_sha256": sha256_path(spec.source.file),
             "input": block_hash(spec.input),
-            "notes": [*fetched.notes, *feeds.told, *refused_later(spec, session, feeds, fetched.output_names)],
+            "notes": [*fetched.notes, *feeds.told, *refused],
         }
         outputs = [session.run_finite(feeds(tensor), item.name) for item, tensor in samples]
         selecting = selects(fetched.model)
@@ -74,21 +72,6 @@ def main() -> None:
         rows = f", in {torch['same_rows']:.1%} of the rows" if "same_rows" in torch else ""
         say(f"largest difference to the torch module on {torch['images']} images: {torch['max_abs_diff']:.3g}{rows}")
     say(f"{variant_dir(chosen.model, 'fp32') / MODEL}: {manifest['bytes'] / 1e6:.1f} MB, ran on {len(samples)} images")
-
-
-def refused_later(spec: ModelSpec, session: Session, feeds: Feeds, outputs: tuple[str, ...]) -> list[str]:
-    """What `validate` is going to refuse of a detector's outputs, in words: known before anything is calibrated or quantized.
-
-    A graph that runs only as far as an operator without a body has other outputs, and is not read.
-    """
-    if not isinstance(spec.task, Detection) or not set(outputs) <= set(session.outputs):
-        return []
-    try:
-        refuse_other_names(model_classes(spec.task, spec.input, lambda image: session.run(feeds(image)), outputs))
-    except OctavoError as error:
-        problem = error.problem.splitlines()[0].removesuffix("; known:")
-        return [f"validate is going to refuse this model: {problem}; {error.mend}"]
-    return []
 
 
 if __name__ == "__main__":

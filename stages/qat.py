@@ -16,7 +16,7 @@ from octavo.errors import SourceError
 from octavo.files import replace_dir, write_text
 from octavo.graph.io import save
 from octavo.layout import MODEL, checkpoint_dir, variant_dir
-from octavo.manifest import model_bytes, read_manifest, write_manifest
+from octavo.manifest import as_exported, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import advancing, say
@@ -56,6 +56,7 @@ def _train(name: str, spec: ModelSpec, place: Any, *, anew: bool) -> None:
 
     reference, folder = variant_dir(name, "fp32"), variant_dir(name, "qat")
     manifest = read_manifest(reference)
+    spec = as_exported(spec, manifest)
     found = begun(name, spec, manifest)
     if not anew and made_of(folder) == found.key:
         say(f"{folder}: made of these images and settings already (--restart trains anew)")
@@ -79,7 +80,7 @@ def _train(name: str, spec: ModelSpec, place: Any, *, anew: bool) -> None:
         paths = temporary / MODEL, reference / MODEL
         made = {"from_sha256": manifest["sha256"], "settings": spec.qat.model_dump(mode="json"), "key": found.key}
         made |= {"training": trained.record, "notes": trained.notes}
-        made |= checked(trained, *paths, found.samples(VERIFIED), name=str(folder / MODEL), sizes=sizes, task=spec.task.name)
+        made |= checked(trained, *paths, found.samples(VERIFIED), name=str(folder / MODEL), sizes=sizes, task=spec.task)
         written = write_manifest(temporary, name=name, variant="qat", spec=spec, image_input=manifest["image_input"], made=made)
         write_text(temporary / "report.md", markdown(written))
     write_curves(name, trained.rows)

@@ -14,7 +14,7 @@ from octavo.images.feeds import Feeds
 from octavo.images.purpose import open_images
 from octavo.images.splits import pick
 from octavo.layout import MODEL, variant_dir
-from octavo.manifest import read_manifest, write_manifest
+from octavo.manifest import as_exported, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import as_records, left_out, summary
@@ -31,7 +31,7 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     source = variant_dir(chosen.model, "fp32")
     manifest = read_manifest(source)
-    feeds = Feeds.read(manifest)
+    spec, feeds = as_exported(spec, manifest), Feeds.read(manifest)
     found = open_images(spec.data, "calibration", f"models.{chosen.model}.data")
     images = Images(pick(found, VERIFIED, spec.calibrate.seed), spec.input, spec.data.on_bad_image)
     samples = [feeds(tensor) for _, tensor in islice(images, VERIFIED)]

@@ -15,7 +15,7 @@ from octavo.images.dataset import image_list
 from octavo.images.feeds import Feeds
 from octavo.images.purpose import calibration_images, chosen_images
 from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
-from octavo.manifest import block_hash, model_bytes, read_manifest, write_manifest
+from octavo.manifest import as_exported, block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.params.grammar import Detection
 from octavo.progress import say, working
@@ -25,6 +25,7 @@ from octavo.quantization.report import markdown
 from octavo.quantization.select import asked
 from octavo.quantization.verification import verified
 from octavo.tasks.detection import row_reader
+from octavo.tasks.outputs import class_axis
 
 # Calibration images for what the statistics do not know: tensors that exact rewriting made or scaled.
 CALIBRATION = 32
@@ -36,9 +37,9 @@ def main() -> None:
     """Parse, quantize twice, write."""
     chosen = cli.parser(__doc__).parse_args()
     spec = load_model(chosen.params, chosen.model)
-    source = variant_dir(chosen.model, "fp32")
-    manifest = read_manifest(source)
-    calibration, where, feeds = str(calibration_dir(chosen.model)), f"models.{chosen.model}.data", Feeds.read(manifest)
+    source, where = variant_dir(chosen.model, "fp32"), f"models.{chosen.model}.data"
+    manifest, calibration = read_manifest(source), str(calibration_dir(chosen.model))
+    spec, feeds = as_exported(spec, manifest), Feeds.read(manifest)
     statistics = Statistics.load(calibration)
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input), **custom.origin()}, calibration)
@@ -61,11 +62,8 @@ def main() -> None:
         dynamic = quantize_dynamic(model, recipe, statistics)
     for variant, result in (("int8", static), ("int8_dynamic", dynamic)):
         folder, decisions = variant_dir(chosen.model, variant), [*result.decisions, *left_out(custom.untouched(original))]
-        made = {
-            "from_sha256": manifest["sha256"],
-            "settings": spec.int8.model_dump(mode="json"),
-            "calibration": {key: statistics.origin.get(key) for key in ("images", "samples")} | {"held_out": len(held_out)},
-        }
+        used = {key: statistics.origin.get(key) for key in ("images", "samples")} | {"held_out": len(held_out)}
+        made = {"from_sha256": manifest["sha256"], "settings": spec.int8.model_dump(mode="json"), "calibration": used}
         made |= {"corrected_biases": result.corrected, "measured": result.measured}
         with replace_dir(folder) as temporary:
             if result.costs is not None:
@@ -81,7 +79,7 @@ def main() -> None:
                 name=str(folder / MODEL),
                 custom=custom,
                 sizes=(manifest["bytes"], model_bytes(temporary)),
-                classes=spec.task.name in ("classification", "segmentation"),
+                classes=class_axis(spec.task),
                 kept_db=result.kept_db,
             )
             made["warnings"] = [*result.warnings(repair=spec.int8.repair), *made["warnings"]]

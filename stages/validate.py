@@ -27,7 +27,7 @@ from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import refuse_untaken
 from octavo.images.purpose import open_images, refuse_calibrated
 from octavo.layout import calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
-from octavo.manifest import model_bytes, own_manifest, read_manifest
+from octavo.manifest import as_exported, model_bytes, own_manifest, read_manifest
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
@@ -40,6 +40,7 @@ def main() -> None:
     chosen = cli.parser(__doc__).parse_args()
     spec = load_model(chosen.params, chosen.model)
     manifest = read_manifest(variant_dir(chosen.model, "fp32"))
+    spec = as_exported(spec, manifest)
     paths = present_variants(chosen.model)
     original, custom = load(paths["fp32"]), CustomOps.read(variant_dir(chosen.model, "fp32"), manifest)
     compared = custom.compared(original) if custom.bodies else compared_outputs(spec.task)

@@ -198,7 +198,7 @@ def test_such_a_file_is_accepted_and_its_record_says_that_no_layer_is_int8(timed
         name="int8.onnx",
         custom=CustomOps(),
         sizes=sizes,
-        classes=True,
+        classes=1,
     )
     assert made["executed"]["int8_layers"] == 0
     assert not made["executed"]["unexpected"]

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
+import onnx_ir as ir
 import pytest
 import yaml
 from conftest import project_params
@@ -16,14 +17,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from octavo.errors import DataError
+from octavo.graph.outputs import classes_told_apart, in_unit
 from octavo.images.dataset import Classes, Item, open_set
 from octavo.images.frame import Frame
 from octavo.images.masks import VOID, Mask
-from octavo.params.grammar import ImageSet, Input, Segmentation
+from octavo.manifest import as_exported
+from octavo.params.grammar import ImageSet, Input, Params, Segmentation
+from octavo.tasks.outputs import class_axis
 from octavo.tasks.score import Shown
 from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
-from octavo.tasks.segmentation.decode import class_map, logits_of
+from octavo.tasks.segmentation.decode import class_count, class_map, classes_of_pixels, layout_of, logits_of
 from octavo.tasks.segmentation.score import SegmentationScore
+from octavo.tasks.segmentation.told import as_told
 
 TASK = Segmentation(name="segmentation")
 SPEC = Input(size=(8, 8))
@@ -131,11 +136,11 @@ class TestMasks:
 class TestDecode:
     def test_which_output_and_which_shape(self):
         maps = {"road": np.zeros((1, 2, 4, 4), np.float32), "lane": np.ones((1, 2, 4, 4), np.float32)}
-        assert logits_of(maps, Segmentation(name="segmentation", output="lane")).max() == 1
+        assert logits_of(maps, Segmentation(name="segmentation", output="lane"), (4, 4)).max() == 1
         with pytest.raises(DataError, match="which output holds the class maps"):
-            logits_of(maps, TASK)
+            logits_of(maps, TASK, (4, 4))
         with pytest.raises(DataError, match="holds no class maps"):
-            logits_of({"y": np.zeros((1, 10), np.float32)}, TASK)
+            logits_of({"y": np.zeros((1, 10), np.float32)}, TASK, (4, 4))
 
     def test_one_map_is_a_class_against_the_rest_and_whole_numbers_are_classes(self):
         frame = Frame.of(8, 8, SPEC)
@@ -143,6 +148,51 @@ class TestDecode:
         scores[0, :4] = 1
         assert class_map(scores, frame)[:, 0].tolist() == [1] * 4 + [0] * 4
         assert class_map(np.full((8, 8), 5, np.int64), frame).tolist() == [[5] * 8] * 8
+
+    @pytest.mark.parametrize(
+        ("shape", "size", "layout"),
+        [
+            ((11, 360, 480), (360, 480), "nchw"),
+            ((360, 480, 11), (360, 480), "nhwc"),
+            ((11, 90, 120), (360, 480), "nchw"),
+            ((12, 15, 9), (360, 480), "nhwc"),
+            ((21, 20, 20), (320, 320), "nchw"),
+            ((128, 128, 150), (512, 512), "nhwc"),
+            ((1, 8, 8), (8, 8), "nchw"),
+            ((2, 388, 516), (572, 700), "nchw"),
+            # Either might be meant.
+            ((8, 8, 8), (32, 32), None),
+            ((9, 12, 15), (360, 480), None),
+            # Neither is a form of the input.
+            ((3, 5, 100), (32, 32), None),
+        ],
+    )
+    def test_the_layout_is_told_by_the_input_s_size_or_not_at_all(self, shape, size, layout):
+        assert layout_of(shape, size) == layout
+
+    def test_channels_last_is_read_as_channels_first(self):
+        scores = np.random.default_rng(0).standard_normal((1, 3, 4, 6)).astype(np.float32)
+        last = {"y": scores.transpose(0, 2, 3, 1)}
+        assert (logits_of(last, TASK, (8, 12)) == scores[0]).all()
+        with pytest.raises(DataError, match="may be 1 x classes x rows x columns or 1 x rows x columns x classes") as caught:
+            logits_of({"y": np.zeros((1, 4, 4, 4), np.float32)}, TASK, (8, 8))
+        assert "`layout: nhwc`" in caught.value.mend
+        said = Segmentation(name="segmentation", layout="nhwc")
+        assert logits_of({"y": np.eye(4, dtype=np.float32)[None, :, :, None]}, said, (8, 8)).shape == (1, 4, 4)
+
+    @pytest.mark.parametrize("shape", [(1, 4, 4), (1, 1, 4, 4), (1, 4, 4, 1)])
+    def test_numbers_of_classes_are_never_mixed(self, shape):
+        """Halfway between class 0 and class 10 lies no class 5."""
+        numbers = np.zeros((4, 4), np.int64)
+        numbers[:, 2:] = 10
+        found = classes_of_pixels({"y": numbers.reshape(shape)}, TASK, Frame.of(8, 8, Input(size=(4, 4))))
+        assert found.tolist() == [[0] * 4 + [10] * 4] * 8
+        assert class_count(logits_of({"y": numbers.reshape(shape)}, TASK, (4, 4))) is None
+
+    def test_truths_are_numbers_of_classes_and_several_maps_of_numbers_are_refused(self):
+        assert logits_of({"y": np.ones((1, 1, 4, 4), bool)}, TASK, (4, 4)).tolist() == [[1] * 4] * 4
+        with pytest.raises(DataError, match="holds no class maps"):
+            logits_of({"y": np.zeros((1, 2, 4, 4), np.int64)}, TASK, (4, 4))
 
     @pytest.mark.parametrize("rule", [{"rule": "stretch"}, {"rule": "letterbox"}, {"rule": "letterbox", "align": "top-left"}])
     @pytest.mark.parametrize("shape", [(40, 80), (96, 32), (32, 32)])
@@ -209,12 +259,102 @@ class TestScore:
         assert variant.resampled(np.array([[1, 1, 1, 0, 0, 0]]))[0] == pytest.approx(figures["miou.day"])
         assert variant.likeness(reference, 0) == 1 > variant.likeness(reference, 5)
 
+    def test_shares_are_held_against_a_half_and_maps_of_one_class_are_named(self):
+        """All of a Sigmoid's values lie above 0: each variant agreed with FP32 that every pixel is foreground."""
+        half = Segmentation(name="segmentation", classes=("rest", "road"), threshold=0.5)
+        shares, other = np.full((2, 1, 1, 8, 8), 0.1, np.float32)
+        shares[..., :4], other[..., :2] = 0.9, 0.9
+        item = Item(Path(), "a", "", shape=(8, 8))
+        for task, agreement in ((half, 0.75), (half.model_copy(update={"threshold": None}), 1.0)):
+            score = SegmentationScore(task, SPEC)
+            score.update({"y": other}, {"y": shares}, item)
+            assert score.metrics(score)["agreement"] == agreement
+            warned = "FP32 calls every pixel of all images 'road': no figure tells variants apart; its map is above 0 everywhere"
+            assert score.about().get("warning", "").startswith(warned if agreement == 1 else "")
+            assert bool(score.about()) == (agreement == 1)
+
     def test_without_masks_there_is_fidelity_alone(self):
         right, worse, _ = self.scores(0.2)
         score = SegmentationScore(TASK, SPEC)
         score.update(worse, right, Item(Path(), "a", "", shape=(8, 8)))
         assert set(score.metrics(score)) == {"agreement", "mask_iou"}
         assert score.labelled == 0
+
+
+def graph_of(nodes: str, shape: str = "1, 1, 8, 8", weights: str = "", kind: str = "float") -> ir.Model:
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[1, 3, 8, 8] x) => ({kind}[{shape}] y) <{weights}> {{ {nodes} }}"""
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+class TestTold:
+    """What FP32's graph says of its maps, once and for all that read them."""
+
+    @pytest.mark.parametrize(
+        ("nodes", "weights", "told"),
+        [
+            ("y = Sigmoid(x)", "", True),
+            ("y = HardSigmoid(x)", "", True),
+            ("y = Relu(x)", "", False),
+            ("y = Clip(x, zero, one)", "float zero = {0}, float one = {1}", True),
+            ("y = Clip(x, zero, six)", "float zero = {0}, float six = {6}", False),
+            ("y = Clip(x, zero)", "float zero = {0}", False),
+            ("s = Softmax <axis = 1> (x) y = Slice(s, a, b, a)", "int64[1] a = {1}, int64[1] b = {2}", True),
+            ("s = Sigmoid(x) c = Cast <to = 10> (s) t = Transpose(c) y = Reshape(t, f)", "int64[1] f = {-1}", True),
+            ('s = Sigmoid(x) y = Resize <mode = "linear"> (s, , k)', "float[4] k = {1, 1, 2, 2}", True),
+            ('s = Sigmoid(x) y = Resize <mode = "cubic"> (s, , k)', "float[4] k = {1, 1, 2, 2}", False),
+            ("s = Sigmoid(x) y = Concat <axis = 1> (s, s)", "", True),
+            ("s = Sigmoid(x) y = Concat <axis = 1> (s, x)", "", False),
+            ("s = Sigmoid(x) r = Sub(one, s) y = Mul(r, s)", "float one = {1}", True),
+            ("s = Sigmoid(x) y = Mul(s, n)", "float n = {255}", False),
+            ("g = Greater(x, n) y = Cast <to = 1> (g)", "float n = {3}", True),
+            ("s = Sigmoid(x) y = Pad(s, p)", "int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}", True),
+            ("s = Sigmoid(x) y = Pad(s, p, n)", "int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}, float n = {-1}", False),
+            ("y = Sub(x, x)", "", False),
+        ],
+    )
+    def test_whether_a_graph_lets_values_lie_in_0_to_1_alone(self, nodes, weights, told):
+        assert in_unit(graph_of(nodes, weights=weights).graph.outputs[0]) == told
+
+    def test_layout_and_threshold_are_filled_in_where_params_leave_them_open(self):
+        one, several = np.zeros((1, 1, 8, 8), np.float32), np.zeros((1, 8, 8, 3), np.float32)
+        sigmoid = graph_of("y = Sigmoid(x)")
+
+        def read(task: Segmentation, model: ir.Model, **outputs: np.ndarray) -> list[tuple]:
+            return [(head.layout, head.threshold) for head in as_told(task, model, outputs, (8, 8)).each.values()]
+
+        assert read(TASK, sigmoid, y=one) == [("nchw", 0.5)]
+        assert read(TASK, graph_of("y = Relu(x)"), y=one) == [("nchw", 0.0)]
+        assert read(TASK.model_copy(update={"threshold": 0.3}), sigmoid, y=one) == [("nchw", 0.3)]
+        assert read(TASK, sigmoid, y=several) == [("nhwc", None)]
+        assert read(TASK, sigmoid, y=one[0].astype(np.int64)) == [(None, None)]
+        heads = Segmentation.model_validate({"name": "segmentation", "heads": {"y": {}, "z": {"output": "other"}}})
+        assert read(heads, sigmoid, y=one, other=several) == [("nchw", 0.5), ("nhwc", None)]
+
+    def test_later_stages_take_it_from_fp32_s_manifest(self):
+        spec = Params.model_validate(project_params(task="segmentation")).models["small"]
+        told = {"task": TASK.filled({"": {"layout": "nhwc", "threshold": 0.5}}).model_dump(mode="json")}
+        assert (as_exported(spec, told).task.layout, as_exported(spec, told).task.threshold) == ("nhwc", 0.5)
+        # Another output than the one that it was told of, and another task.
+        for other in ({"name": "segmentation", "output": "z"}, "embedding"):
+            changed = Params.model_validate(project_params(task=other)).models["small"]
+            assert as_exported(changed, told) == changed
+
+    def test_scores_lie_along_the_axis_that_the_layout_says(self):
+        last = TASK.model_copy(update={"layout": "nhwc"})
+        both = Segmentation.model_validate({"name": "segmentation", "heads": {"y": {"layout": "nhwc"}, "z": {"layout": "nchw"}}})
+        assert [class_axis(task) for task in (TASK, last, both)] == [1, 3, None]
+
+    @pytest.mark.parametrize(
+        ("nodes", "count"),
+        [
+            ("y = ArgMax <axis = 1> (x)", 3),
+            ("m = ArgMax <axis = -3, keepdims = 0> (x) y = Cast <to = 2> (m)", 3),
+            ("g = Greater(x, x) y = Cast <to = 2> (g)", 2),
+            ("y = Floor(x)", None),
+        ],
+    )
+    def test_among_how_many_classes_an_argmax_chose(self, nodes, count):
+        assert classes_told_apart(graph_of(nodes).graph.outputs[0]) == count
 
 
 def network() -> onnx.ModelProto:

@@ -21,7 +21,7 @@ from octavo.params.grammar import Input
 from octavo.tasks.detection import Reading, detect
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.ranking import class_scores
-from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
+from octavo.tasks.segmentation.decode import class_count, classes_of_pixels, logits_of
 
 __all__ = ["Run", "Trial", "Tried", "tried"]
 
@@ -130,8 +130,8 @@ def _answering(run: Run, task: Any, spec: Input) -> Callable[..., Any]:
             return Boxes(xyxy, found.scores, found.classes)
         if task.name == "segmentation":
             head = next(iter(task.each.values()))
-            logits = logits_of(outputs, head)
-            return class_map(logits, frame)[:, :: -1 if mirror else 1], class_count(logits)
+            classes = classes_of_pixels(outputs, head, frame)
+            return classes[:, :: -1 if mirror else 1], class_count(logits_of(outputs, head, frame.input))
         value = outputs[task.output or next(iter(outputs))].reshape(-1).astype(np.float64)
         return value / max(float(np.linalg.norm(value)), 1e-12)
 

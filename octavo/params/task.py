@@ -111,18 +111,22 @@ class Head(Block):
     classes: tuple[str, ...] | None = None
     # The masks' value for pixels that count for nothing.
     void: int | None = None
+    # How scores are laid out behind the batch; told by the input's size, unless the output's shape fits both.
+    layout: Literal["nchw", "nhwc"] | None = None
+    # Of one map of scores: above it is class 1. 0.5 where the graph lets them lie in 0..1 alone (a Sigmoid behind them), else 0.
+    threshold: float | None = None
 
 
 class Segmentation(Head):
     """A class for every pixel, of one head or of several (drivable area and lanes, say), each with its own classes and masks."""
 
     name: Literal["segmentation"]
-    # A head's name, as metrics have it, to its output and classes; instead of `output`, `classes` and `void`.
+    # A head's name, as metrics have it, to its output and classes; instead of the keys of one head.
     heads: dict[str, Head] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_or_several(self) -> Segmentation:
-        beside = [key for key in ("output", "classes", "void") if getattr(self, key) is not None]
+        beside = [key for key in Head.model_fields if getattr(self, key) is not None]
         if self.heads and beside:
             raise ValueError(f"`{beside[0]}` stands beside `heads`: say it of each head")
         for name in self.heads:
@@ -140,6 +144,20 @@ class Segmentation(Head):
         """Head by name, each with its output; the one head of the short form is named ""."""
         filled = {name: head.model_copy(update={"output": head.output or name}) for name, head in self.heads.items()}
         return filled or {"": self}
+
+    def filled(self, told: Mapping[str, Mapping[str, Any]]) -> Segmentation:
+        """With what was told of the outputs, where a head leaves it open.
+
+        Args:
+            told: head, by its name in `each`, to `layout` and `threshold`.
+        """
+        each = {
+            name: {key: value for key, value in told.get(name, {}).items() if getattr(head, key) is None}
+            for name, head in self.each.items()
+        }
+        if not self.heads:
+            return self.model_copy(update=each[""])
+        return self.model_copy(update={"heads": {name: head.model_copy(update=each[name]) for name, head in self.heads.items()}})
 
 
 class Embedding(Block):

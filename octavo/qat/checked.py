@@ -16,6 +16,7 @@ from octavo.quantization.qdq_decisions import qdq_decisions
 from octavo.quantization.verification import verified
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
+from octavo.tasks.outputs import class_axis
 
 __all__ = ["checked"]
 
@@ -28,7 +29,7 @@ def checked(
     *,
     name: str,
     sizes: tuple[int, int],
-    task: str,
+    task: Any,
 ) -> dict[str, Any]:
     """Run the file on images.
 
@@ -39,7 +40,7 @@ def checked(
         samples: (what the image is, feeds with one image).
         name: what errors call the file.
         sizes: bytes of FP32 and of the file.
-        task: the model's task.
+        task: the model's `task:` block.
 
     Returns:
         As `octavo.quantization.verification.verified`, and `parity`: with the trained network in torch, over the samples.
@@ -47,7 +48,7 @@ def checked(
     Raises:
         QuantizationError: the file is not to be accepted.
     """
-    classes = task in ("classification", "segmentation")
+    classes = class_axis(task)
     found = verified(
         written,
         reference,
@@ -71,7 +72,7 @@ def checked(
 
 
 def _parity(
-    trained: Trained, session: Session, samples: Sequence[tuple[str, Mapping[str, np.ndarray]]], *, classes: bool
+    trained: Trained, session: Session, samples: Sequence[tuple[str, Mapping[str, np.ndarray]]], *, classes: int | None
 ) -> dict[str, float]:
     same: list[np.ndarray] = []
     signal = noise = 0.0
@@ -82,7 +83,7 @@ def _parity(
                 continue
             signal += float((value.astype(np.float64) ** 2).sum())
             noise += float(((value.astype(np.float64) - mine[name]) ** 2).sum())
-            if classes and value.ndim >= 2 and value.shape[1] > 1:
-                same.append((value.argmax(1) == mine[name].argmax(1)).ravel())
+            if classes is not None and value.ndim > classes and value.shape[classes] > 1:
+                same.append((value.argmax(classes) == mine[name].argmax(classes)).ravel())
     found = {"images": len(samples), "sqnr_db": round(sqnr_db(signal, noise), 2)}
     return found | ({"agreement": round(float(np.concatenate(same).mean()), 6)} if same else {})

@@ -68,7 +68,7 @@ def accept(
     name: str,
     written_level: str = "off",
     compared: Sequence[str] = (),
-    classes: bool = False,
+    classes: int | None = None,
     selecting: bool = False,
 ) -> Accepted:
     """Run a quantized graph and refuse it where it breaks.
@@ -81,7 +81,7 @@ def accept(
         written_level: the optimization level that computes the graph as it is written: `off`, unless integer operators in it are
             not exact there on this machine (`octavo.runtime.session.exact_from`).
         compared: the outputs by which the graphs are compared; all where empty.
-        classes: whether axis 1 of the outputs holds class scores.
+        classes: the axis of the outputs that class scores lie along; None where there are none.
         selecting: as `selects` (octavo.graph.selection) says of FP32: outputs may differ wildly for no reason, which is no error.
 
     Raises:
@@ -119,7 +119,7 @@ def accept(
 class _Sums:
     """Running sums over images, by output."""
 
-    def __init__(self, classes: bool, selecting: bool) -> None:
+    def __init__(self, classes: int | None, selecting: bool) -> None:
         self.classes, self.selecting = classes, selecting
         self.signal: dict[str, float] = {}
         self.noise: dict[str, np.ndarray] = {}
@@ -145,8 +145,9 @@ class _Sums:
         self.written[output] = self.written.get(output, 0.0) + float((c**2).sum())
         self.noise[output] = self.noise.get(output, np.zeros(3)) + noise
         self.largest[output] = max(self.largest.get(output, 0.0), float(np.abs(c - d).max(initial=0.0)))
-        if self.classes and a.ndim >= 2 and a.shape[1] > 1:
-            self.same.append(float((b.argmax(1) == c.argmax(1)).mean()))
+        axis = self.classes
+        if axis is not None and a.ndim > axis and a.shape[axis] > 1:
+            self.same.append(float((b.argmax(axis) == c.argmax(axis)).mean()))
 
     def db(self, output: str) -> tuple[float, float, float]:
         """Optimized against FP32, written against FP32, optimized against written."""

@@ -36,7 +36,7 @@ def verified(
     name: str,
     custom: CustomOps,
     sizes: tuple[int, int],
-    classes: bool = False,
+    classes: int | None = None,
     graph: ir.Model | None = None,
     kept_db: float | None = None,
 ) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def verified(
         name: what errors call the file: where it will lie.
         custom: the operators that ONNX Runtime lacks.
         sizes: bytes of FP32 and of the file.
-        classes: whether axis 1 of the outputs holds class scores.
+        classes: the axis of the outputs that class scores lie along; None where there are none.
         graph: whose nodes the decisions are of, where that is not FP32's.
         kept_db: the SQNR that the last layers have, where they were held to one: no output that leads on to a layer was.
 

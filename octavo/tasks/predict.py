@@ -14,7 +14,7 @@ from octavo.tasks.detection import FAMILIES, Boxes, Reading, detect
 from octavo.tasks.embedding.decode import vector_of
 from octavo.tasks.outputs import Outputs
 from octavo.tasks.ranking import Ranking, class_scores
-from octavo.tasks.segmentation.decode import class_map, logits_of
+from octavo.tasks.segmentation.decode import classes_of_pixels
 
 __all__ = ["Boxes", "ClassMaps", "Prediction", "Predictor", "Ranking", "predictor"]
 
@@ -78,7 +78,7 @@ def _detection(task: Detection, spec: Input, decoder: str | None) -> Predictor:
 def _segmentation(task: Segmentation, spec: Input, _decoder: str | None) -> Predictor:
     def maps(outputs: Outputs, photo: tuple[int, int]) -> ClassMaps:
         frame = Frame.of(*photo, spec)
-        return ClassMaps({name: class_map(logits_of(outputs, head), frame) for name, head in task.each.items()})
+        return ClassMaps({name: classes_of_pixels(outputs, head, frame) for name, head in task.each.items()})
 
     return maps
 

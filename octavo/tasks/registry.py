@@ -21,7 +21,7 @@ from octavo.tasks.outputs import Outputs
 from octavo.tasks.score import Score
 from octavo.tasks.segmentation.score import SegmentationScore
 
-__all__ = ["SCORES", "compared_outputs", "model_classes"]
+__all__ = ["SCORES", "answer_to_grey", "compared_outputs", "model_classes"]
 
 SCORES: dict[str, type[Score]] = {
     "classification": ClassificationScore,
@@ -45,13 +45,18 @@ def model_classes(task: Any, spec: Input, run: Callable[[np.ndarray], Outputs], 
     """
     if task.name not in SCORES or scored is None:
         return Classes()
+    outputs, size = answer_to_grey(spec, run)
+    chosen = {name: outputs[name] for name in scored} if scored else outputs
+    return SCORES[task.name].classes(task, chosen, size)
+
+
+def answer_to_grey(spec: Input, run: Callable[[np.ndarray], Outputs]) -> tuple[Outputs, tuple[int, int]]:
+    """What a graph puts out for an even grey, and the (rows, columns) of that tensor."""
     grey = np.full((*spec.size, 3), 128, np.uint8)
     # Of a warp: onto itself.
     image = preprocess(grey, spec, spec.template)
-    outputs = run(image)
-    chosen = {name: outputs[name] for name in scored} if scored else outputs
     rows, columns = image.shape[2:] if spec.layout == "nchw" else image.shape[1:3]
-    return SCORES[task.name].classes(task, chosen, (rows, columns))
+    return run(image), (rows, columns)
 
 
 def compared_outputs(task: Any) -> list[str]:

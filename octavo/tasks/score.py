@@ -79,7 +79,10 @@ class Score(Protocol):
         """Add one image: the variant's outputs, FP32's on the same image (for FP32 itself, the same), and the image."""
 
     def about(self) -> dict[str, Any]:
-        """How the outputs were read and what was compared, in words or numbers, for the record."""
+        """How the outputs were read and what was compared, in words or numbers, for the record.
+
+        `warning` is what makes figures worth little.
+        """
 
     def metrics(self, reference: Score) -> dict[str, float]:
         """All figures over the images so far; without labels, those of `to_fp32` alone."""

@@ -12,7 +12,7 @@ from octavo.params.grammar import Head, Input
 from octavo.tasks.outputs import Outputs
 from octavo.tasks.score import Panel, Shown
 from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
-from octavo.tasks.segmentation.decode import class_count, class_map, logits_of
+from octavo.tasks.segmentation.decode import class_count, classes_of_pixels, logits_of
 from octavo.tasks.segmentation.picture import coloured, difference
 
 __all__ = ["HeadScore"]
@@ -26,6 +26,7 @@ class HeadScore:
 
     Attributes:
         name: the head's; "" for the only one of the short form.
+        single: whether it is one map of scores, held against a threshold.
         matrices: confusion matrix of every image with a mask of this head; None for the others.
         to_reference: the same with FP32's class map in the mask's place, of every image.
     """
@@ -33,13 +34,14 @@ class HeadScore:
     def __init__(self, name: str, head: Head, spec: Input) -> None:
         self.name, self.head, self.spec = name, head, spec
         self.count = 0
+        self.single = False
         self.matrices: list[np.ndarray | None] = []
         self.to_reference: list[np.ndarray] = []
 
     @classmethod
-    def classes(cls, head: Head, outputs: Outputs) -> Classes:
+    def classes(cls, head: Head, outputs: Outputs, size: tuple[int, int]) -> Classes:
         """As many as there are maps."""
-        return Classes(class_count(logits_of(outputs, head)), head.classes, scored=True)
+        return Classes(class_count(logits_of(outputs, head, size)), head.classes, scored=True)
 
     def update(self, outputs: Outputs, reference: Outputs, item: Item) -> None:
         """Bring one image's classes to the photo and count them.
@@ -48,14 +50,15 @@ class HeadScore:
             DataError: which output holds the classes cannot be told, or the mask does not fit.
         """
         frame = Frame.of(*item.shape, self.spec)
-        logits = logits_of(outputs, self.head)
+        logits = logits_of(outputs, self.head, frame.input)
         count = class_count(logits) or (len(self.head.classes) if self.head.classes else None)
-        found = class_map(logits, frame)
-        expected = found if outputs is reference else class_map(logits_of(reference, self.head), frame)
+        found = classes_of_pixels(outputs, self.head, frame)
+        expected = found if outputs is reference else classes_of_pixels(reference, self.head, frame)
         mask = self._mask(item, count)
         # Maps of whole numbers do not say how many classes there are: the largest that was seen does.
         largest = max(int(values.max(initial=0)) for values in (found, expected, found if mask is None else mask))
         self.count = max(self.count, count or 0, largest + 1)
+        self.single = len(logits) == 1 and logits.ndim > 2
         self.matrices.append(None if mask is None else confusion(mask, found, self.count))
         self.to_reference.append(confusion(expected, found, self.count))
 
@@ -64,8 +67,7 @@ class HeadScore:
         whole = self._sum([self.matrices[place] for place in places])
         if not whole.any():
             return {}
-        known = self.head.classes or ()
-        names = [*known, *map(str, range(len(known), self.count))]
+        names = self._names()
         found = {"miou": float(mean_iou(whole)), "pixel_accuracy": float(np.trace(whole) / whole.sum())}
         return found | {f"iou.{names[kind]}": float(value) for kind, value in enumerate(ious(whole)) if not np.isnan(value)}
 
@@ -77,6 +79,17 @@ class HeadScore:
     def mask_iou(self) -> float:
         """The mIoU over all images with FP32's class maps in place of masks."""
         return float(mean_iou(self._same()))
+
+    def warning(self) -> str | None:
+        """What a reader must know where all pixels of all images are of one class for FP32; None where they are not."""
+        seen = np.flatnonzero(self._same().sum(axis=1))
+        if len(seen) != 1:
+            return None
+        said = f"FP32 calls every pixel of all images {self._names()[seen[0]]!r}: no figure tells variants apart"
+        side = "above" if seen[0] else "not above"
+        if self.single:
+            said += f"; its map is {side} {self.head.threshold or 0.0:g} everywhere: check `task.threshold` and `input`"
+        return self._titled(said)
 
     def resampled(self, counts: np.ndarray, places: Sequence[int]) -> np.ndarray:
         """The mIoU of resamples of some images, NaN of a resample in which no pixel counts.
@@ -107,12 +120,16 @@ class HeadScore:
     def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
         """The class map in colours; of a variant also where it differs from FP32, and which of the two the mask bears out."""
         frame = Frame.of(*shown.item.shape, self.spec)
-        mine, theirs = (class_map(logits_of(one, self.head), frame) for one in (outputs, reference))
+        mine, theirs = (classes_of_pixels(one, self.head, frame) for one in (outputs, reference))
         found = [(self._titled("its classes"), coloured(shown.photo, mine))]
         if outputs is not reference:
             words, drawn = difference(shown.photo, mine, theirs, self._mask(shown.item, None))
             found.append((self._titled(words), drawn))
         return found
+
+    def _names(self) -> list[str]:
+        known = self.head.classes or ()
+        return [*known, *map(str, range(len(known), self.count))]
 
     def _titled(self, words: str) -> str:
         return f"{self.name}: {words}" if self.name else words

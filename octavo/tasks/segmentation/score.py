@@ -39,9 +39,9 @@ class SegmentationScore:
         self.datasets: list[str | None] = []
 
     @classmethod
-    def classes(cls, task: Segmentation, outputs: Outputs, size: tuple[int, int]) -> Classes:  # noqa: ARG003
+    def classes(cls, task: Segmentation, outputs: Outputs, size: tuple[int, int]) -> Classes:
         """As many as there are maps, of each head."""
-        each = {name: HeadScore.classes(head, outputs) for name, head in task.each.items()}
+        each = {name: HeadScore.classes(head, outputs, size) for name, head in task.each.items()}
         return Classes(scored=True, heads=each) if task.heads else each[""]
 
     @property
@@ -65,9 +65,10 @@ class SegmentationScore:
         self.datasets.append(item.dataset)
 
     def about(self) -> dict[str, str]:
-        """`heads`: their names, where there are several."""
+        """`heads`: their names, where there are several; `warning`: where the class maps so far tell no variants apart."""
         names = [head.name for head in self.views if head.name]
-        return {"heads": ", ".join(names)} if names else {}
+        warnings = [warning for warning in (head.warning() for head in self.views) if warning]
+        return ({"heads": ", ".join(names)} if names else {}) | ({"warning": "; ".join(warnings)} if warnings else {})
 
     def metrics(self, reference: SegmentationScore) -> dict[str, float]:  # noqa: ARG002 - held against it image by image
         """Figures over all images.
@@ -87,7 +88,7 @@ class SegmentationScore:
                 mine = [place for place in places if self.datasets[place] == part]
                 each = {head.name: {"miou": head.accuracy(mine).get("miou")} for head in self.views}
                 found[f"miou.{part}"] = _mean([figures["miou"] for figures in each.values()])
-                found |= {f"{key}.{part}": value for key, value in _named(each) if self.about()}
+                found |= {f"{key}.{part}": value for key, value in _named(each) if self.views[0].name}
         each = {head.name: {"agreement": head.agreement(), "mask_iou": head.mask_iou()} for head in self.views}
         found |= {key: _mean([figures[key] for figures in each.values()]) for key in self.to_fp32}
         return found | dict(_named(each))

@@ -1,0 +1,87 @@
+"""What an output's values can be, told by the nodes that produce them: shares of 1, or the numbers of so many classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["classes_told_apart", "in_unit"]
+
+_TRUTHS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
+_SHARES = _TRUTHS | {"HardSigmoid", "Hardmax", "Sigmoid", "Softmax"}
+# What comes out of these lies where their first input lies ...
+_MOVES = frozenset({"Cast", "CastLike", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+_WITHIN = _MOVES | frozenset(
+    {"AveragePool", "DepthToSpace", "Dropout", "Expand", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax"}
+    | {"ReduceMean", "ReduceMin", "Relu", "SpaceToDepth", "Tile", "Upsample"}
+)
+# ... and of these where all their inputs lie; a product of shares is one.
+_TOGETHER = frozenset({"Concat", "Max", "Mean", "Min", "Mul"})
+
+
+def in_unit(value: ir.Value) -> bool:
+    """Whether the graph lets a tensor's values lie in 0..1 alone, whatever its weights and the image are."""
+    left, seen = [value], set()
+    while left:
+        value = left.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        inputs = _lies_with(value)
+        if inputs is None:
+            return False
+        left += inputs
+    return True
+
+
+def _lies_with(value: ir.Value) -> list[ir.Value] | None:
+    """The tensors that must lie in 0..1 for one to lie there; None where nothing is known of it."""
+    constant = ir.convenience.get_const_tensor(value)
+    if constant is not None:
+        values = constant.numpy()
+        return [] if values.dtype.kind in "biuf" and values.min(initial=0) >= 0 and values.max(initial=0) <= 1 else None
+    node = value.producer()
+    if node is None or node.domain not in ("", "ai.onnx"):
+        return None
+    present = [one for one in node.inputs if one is not None]
+    if node.op_type in _SHARES or (node.op_type == "Clip" and _bounds(node) == (0, 1)):
+        return []
+    if node.op_type in _WITHIN or (node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "cubic"):
+        return present[:1]
+    if node.op_type == "Pad":
+        # The padding's value is the third input.
+        return [one for one in (node.inputs[0], *node.inputs[2:3]) if one is not None]
+    if node.op_type in _TOGETHER:
+        return present
+    if node.op_type == "Where":
+        return present[1:]
+    if node.op_type == "Sub" and _number(node.inputs[0]) == 1:
+        return present[1:]
+    return None
+
+
+def classes_told_apart(value: ir.Value) -> int | None:
+    """How many classes a tensor of whole numbers tells apart: the channels that an ArgMax chose among; None where it is of none."""
+    node = value.producer()
+    while node is not None and node.op_type in _MOVES:
+        node = node.inputs[0].producer()
+    if node is None or node.op_type not in ("ArgMax", *_TRUTHS):
+        return None
+    if node.op_type in _TRUTHS:
+        return 2
+    shape, axis = node.inputs[0].shape, node.attributes.get_int("axis", 0)
+    size = None if shape is None or not -len(shape) <= axis < len(shape) else shape[axis]
+    return size if isinstance(size, int) else None
+
+
+def _bounds(node: ir.Node) -> tuple[float | None, float | None]:
+    low, high = (_number(node.inputs[place]) if len(node.inputs) > place else None for place in (1, 2))
+    return low, high
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """The one number that a constant holds; None of all else."""
+    constant = None if value is None else ir.convenience.get_const_tensor(value)
+    if constant is None or constant.size != 1:
+        return None
+    return float(np.asarray(constant.numpy(), np.float64).reshape(()))
