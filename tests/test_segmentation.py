@@ -17,12 +17,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from octavo.errors import DataError
+from octavo.evidence.report import resolutions, tradeoff
+from octavo.evidence.validation import Validation
 from octavo.graph.outputs import classes_told_apart, in_unit
 from octavo.images.dataset import Classes, Item, open_set
+from octavo.images.feeds import Feeds
 from octavo.images.frame import Frame
 from octavo.images.masks import VOID, Mask
 from octavo.manifest import as_exported
-from octavo.params.grammar import ImageSet, Input, Params, Segmentation
+from octavo.params.grammar import ImageSet, Input, Params, Segmentation, Validate
+from octavo.runtime.session import Session
 from octavo.tasks.outputs import class_axis
 from octavo.tasks.score import Shown
 from octavo.tasks.segmentation.confusion import confusion, ious, mean_iou
@@ -355,6 +359,26 @@ class TestTold:
     )
     def test_among_how_many_classes_an_argmax_chose(self, nodes, count):
         assert classes_told_apart(graph_of(nodes).graph.outputs[0]) == count
+
+
+def test_variants_whose_outputs_are_classes_are_told_apart_by_their_pixels():
+    """There was no figure of distance to take the least of: a traceback."""
+    nodes = "m = Mul(x, k) y = ArgMax <axis = 1, keepdims = 0> (m)"
+    graphs = {"fp32": graph_of(nodes, "1, 8, 8", "float[3, 1, 1] k = {1, 1, 1}", "int64")}
+    graphs["int8"] = graph_of(nodes, "1, 8, 8", "float[3, 1, 1] k = {1, 1, 0.5}", "int64")
+    sessions = {variant: Session(ir.to_proto(graph).SerializeToString()) for variant, graph in graphs.items()}
+    validation = Validation(TASK, SPEC, sessions, Feeds("x"))
+    generator = np.random.default_rng(0)
+    items = [Item(Path(), f"{place}.png", "", shape=(8, 8)) for place in range(3)]
+    validation.run((item, generator.random((1, 3, 8, 8)).astype(np.float32)) for item in items)
+    record = validation.record(Validate(bootstrap=200))
+    assert 0.3 < record["int8.agreement"] < 0.9
+    assert record["int8.gate.agreement"] == "fail"
+    assert not {key for key in record if "cosine" in key or "sqnr" in key or "similarity" in key}
+    assert set(validation.rows()[0]) == {"image", "sha256", "label", "fp32.miou", "int8.miou"}
+    latency = {f"{variant}.{key}": 1.0 for variant in sessions for key in ("size_mb", "cpu.t1.b1.median_ms")}
+    assert [point["accuracy"] for point in tradeoff(record, latency)] == [1.0, record["int8.agreement"]]
+    assert [row["accuracy"] for row in resolutions(record, latency)] == [1.0, record["int8.agreement"]]
 
 
 def network() -> onnx.ModelProto:

@@ -79,9 +79,13 @@ class Artifact:
 
     @property
     def kept(self) -> float:
-        """How much of FP32 is left, for choosing between variants that are as fast: share of the metric, else the mean cosine."""
+        """How much of FP32 is left, for choosing between variants that are as fast: share of the metric, else the mean cosine.
+
+        Class maps of whole numbers have no cosine: their share of equal pixels.
+        """
         accuracy = self.manifest.get("accuracy", {})
-        return 1.0 if self.variant == "fp32" else float(accuracy.get("retained", accuracy.get("cosine_mean", 0.0)))
+        figures = [accuracy[key] for key in ("retained", "cosine_mean", "agreement") if key in accuracy]
+        return 1.0 if self.variant == "fp32" else float(next(iter(figures), 0.0))
 
     def measured_ms(self, provider: str, threads: int) -> float | None:
         """Median ms of one image as `benchmark` measured it on a machine like this one; None where it did not.

@@ -54,7 +54,12 @@ class Fidelity:
             self.cosines.append(cosine(np.concatenate(firsts), np.concatenate(seconds)))
 
     def metrics(self) -> dict[str, float]:
-        """`sqnr_db` (of the worst output), `cosine_mean`, `cosine_min`, `max_abs_diff`; `sqnr_db.<output>` for several."""
+        """`sqnr_db` (of the worst output), `cosine_mean`, `cosine_min`, `max_abs_diff`; `sqnr_db.<output>` for several.
+
+        Empty where no output is float: whole numbers (the classes of an ArgMax) lie at no distance.
+        """
+        if not self.signal:
+            return {}
         each = {name: sqnr_db(self.signal[name], self.noise[name]) for name in self.signal}
         found = {
             "sqnr_db": min(each.values()),

@@ -219,18 +219,18 @@ def shortfalls(record: Mapping[str, Any]) -> list[str]:
 
 
 def tradeoff(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows for the plot of accuracy against latency; accuracy is the task's metric where there are labels, else the cosine."""
+    """Rows for the plot of accuracy against latency; accuracy is the task's metric, else closeness to FP32."""
     setting = headline_setting(latency)
     found = []
     for variant in (variant for variant in VARIANTS if f"{variant}.{setting}.median_ms" in latency):
-        cosine = 1.0 if variant == "fp32" else accuracy.get(f"{variant}.cosine_mean")
+        alike = 1.0 if variant == "fp32" else _alike(accuracy, f"{variant}.")
         found.append(
             {
                 "variant": variant,
                 "latency_ms": latency[f"{variant}.{setting}.median_ms"],
                 "size_mb": latency[f"{variant}.size_mb"],
-                "accuracy": accuracy.get(f"{variant}.{accuracy.get('metric')}", cosine),
-                "cosine": cosine,
+                "accuracy": accuracy.get(f"{variant}.{accuracy.get('metric')}", alike),
+                "cosine": 1.0 if variant == "fp32" else accuracy.get(f"{variant}.cosine_mean", ""),
             }
         )
     return found
@@ -240,28 +240,33 @@ def resolutions(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list
     """Accuracy and latency of every variant at every input size, for the plot and the table; one size where no other is asked for.
 
     Returns:
-        Rows `variant`, `resolution` (height x width; `own` for the model's), `accuracy` (the task's metric, else the cosine),
-        `retained`, `latency_ms`, `speedup`; "" where a figure does not exist.
+        Rows `variant`, `resolution` (height x width; `own` for the model's), `accuracy` (the task's metric, else closeness to
+        FP32), `retained`, `latency_ms`, `speedup`; "" where a figure does not exist.
     """
     setting = headline_setting(latency)
     found = []
     for size in ["", *_further(accuracy, latency)]:
-        measured = any(f"{variant}.{size}{'.' if size else ''}cosine_mean" in accuracy for variant in VARIANTS)
+        measured = any(_alike(accuracy, f"{variant}.{size}{'.' if size else ''}") != "" for variant in VARIANTS)
         for variant in (variant for variant in VARIANTS if f"{variant}.size_mb" in latency):
             prefix = f"{variant}.{size}." if size else f"{variant}."
             timed = f"{variant}.{setting}{'.' if size else ''}{size}"
-            cosine = 1.0 if variant == "fp32" and measured else accuracy.get(f"{prefix}cosine_mean", "")
+            alike = 1.0 if variant == "fp32" and measured else _alike(accuracy, prefix)
             found.append(
                 {
                     "variant": variant,
                     "resolution": size or "own",
-                    "accuracy": accuracy.get(f"{prefix}{accuracy.get('metric')}", cosine),
+                    "accuracy": accuracy.get(f"{prefix}{accuracy.get('metric')}", alike),
                     "retained": accuracy.get(f"{prefix}retained", ""),
                     "latency_ms": latency.get(f"{timed}.median_ms", ""),
                     "speedup": latency.get(f"{timed}.speedup", ""),
                 }
             )
     return found
+
+
+def _alike(accuracy: Mapping[str, Any], prefix: str) -> float | str:
+    """The cosine of the outputs to FP32's, of class maps of whole numbers the share of equal pixels; "" where neither is there."""
+    return accuracy.get(f"{prefix}cosine_mean", accuracy.get(f"{prefix}agreement", ""))
 
 
 def _further(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[str]:

@@ -179,9 +179,11 @@ class Validation:
         labelled = truth.labelled if truth is not None else 0
         found = {
             "gate.retained": judge_interval(kept.ratios()[variant] if kept is not None else None, gates.retained, labelled),
-            "gate.similarity": judge(values["cosine_mean"], gates.similarity),
         }
-        if gates.similarity_min is not None:
+        # Class maps of whole numbers have no cosine: `agreement` is about them.
+        if "cosine_mean" in values:
+            found["gate.similarity"] = judge(values["cosine_mean"], gates.similarity)
+        if gates.similarity_min is not None and "cosine_min" in values:
             found["gate.similarity_min"] = judge(values["cosine_min"], gates.similarity_min)
         if truth is not None and truth.drop is not None and gates.auc_drop is not None:
             found[f"gate.{truth.drop}"] = judge_drop(kept.drops()[variant] if kept is not None else None, gates.auc_drop, labelled)
@@ -197,7 +199,8 @@ class Validation:
             row["label"] = len(item.objects) if item.objects is not None else "" if item.label is None else item.label
             for variant, score in self.scores.items():
                 row |= {f"{variant}.{key}": value for key, value in score.row(place).items()}
-            row |= {f"{variant}.cosine": round(fidelity.cosines[place], 6) for variant, fidelity in self.fidelity.items()}
+            cosines = {variant: fidelity.cosines for variant, fidelity in self.fidelity.items() if fidelity.cosines}
+            row |= {f"{variant}.cosine": round(each[place], 6) for variant, each in cosines.items()}
             rows.append(row)
         return [*rows, *(row for part in self.apart.values() for row in part.rows())]
 

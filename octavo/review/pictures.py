@@ -28,8 +28,10 @@ def by_need(head: Side, found: Sequence[Gate]) -> list[str]:
 
     def kept(model: str) -> float:
         record = head.accuracy.get(model, {})
-        # What gates judge: the kept share; cosines where there are no labels. int8_dynamic is in no picture.
-        figures = [record.get(f"{variant}.{key}") for key in ("retained", "cosine_mean") for variant in ("int8", "qat")]
+        # What gates judge: the kept share; where there are no labels cosines, of whole numbers agreement.
+        # int8_dynamic is in no picture.
+        keys = ("retained", "cosine_mean" if any(key.endswith(".cosine_mean") for key in record) else "agreement")
+        figures = [record.get(f"{variant}.{key}") for key in keys for variant in ("int8", "qat")]
         return min((one for one in figures if isinstance(one, int | float)), default=2.0)
 
     return sorted(head.models, key=lambda model: (model not in failing, kept(model), head.models.index(model)))

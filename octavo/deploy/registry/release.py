@@ -121,6 +121,8 @@ def headline(variant: str, manifest: Mapping[str, Any]) -> str:
         parts.append(f"kept {accuracy['retained']:.3f} [{accuracy['retained_low']:.3f}, {accuracy['retained_high']:.3f}]")
     elif "cosine_mean" in accuracy:
         parts.append(f"cosine {accuracy['cosine_mean']:.4f}")
+    elif "agreement" in accuracy:
+        parts.append(f"agreement {accuracy['agreement']:.4f}")
     parts.append(f"{manifest['bytes'] / 1e6:.2f} MB")
     timed = [one for one in manifest.get("latency", {}).get("figures", ()) if one["batch"] == 1 and one["size"] is None]
     if timed:
