@@ -208,6 +208,59 @@ def test_labels_that_do_not_fit_leave_fidelity(folder):
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "count", "expected"),
+    [
+        # Foreground that is written as white, and white that is void.
+        ((0, 255), 2, {"class_map": {"255": 1}}),
+        ((0, 1, 255), 2, {"void": 255}),
+        ((0, 1), 2, {}),
+        ((0, 1, 2, 11), 11, {"void": 11}),
+        # What would leave one class is no void.
+        ((0, 255), 11, None),
+        ((1, 255), 2, None),
+        ((0, 1, 254, 255), 2, None),
+        ((0, 255), None, {}),
+    ],
+)
+def test_what_masks_have_beyond_the_model_s_classes(tmp_path, values, count, expected):
+    for place in range(4):
+        for part in ("images", "masks"):
+            (tmp_path / part).mkdir(exist_ok=True)
+        Image.fromarray(np.full((4, 4, 3), place, np.uint8)).save(tmp_path / f"images/{place}.png")
+        Image.fromarray(np.resize(np.array(values, np.uint8), (4, 4))).save(tmp_path / f"masks/{place}.png")
+    task = TaskGuess({"name": "segmentation"}, classes=count)
+    data = guessed_data(task, tmp_path, None)
+    if expected is None:
+        assert not data.labelled
+        assert "do not fit: masks have the values" in data.why["validation"]
+        assert "void" not in task.keys
+        return
+    assert data.labelled
+    assert data.validation.get("class_map") == expected.get("class_map")
+    assert task.keys.get("void") == expected.get("void")
+    if "class_map" in expected:
+        assert np.unique(data.items[0].mask.read((4, 4), 2, None)).tolist() == [0, 1]
+        assert "255 is the second of two classes" in data.why["validation"]
+
+
+def test_maps_are_read_as_the_stages_will():
+    def guess(nodes: str, value: np.ndarray) -> TaskGuess:
+        text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[1, 3, 8, 8] x) => (float[1] y) {{ {nodes} }}"""
+        model = ir.from_proto(onnx.parser.parse_model(text))
+        return guessed_task("segmentation", {"y": value}, (8, 8), model)
+
+    sigmoid = guess("y = Sigmoid(x)", np.zeros((1, 1, 8, 8), np.float32))
+    assert (sigmoid.block().threshold, sigmoid.classes, sigmoid.keys) == (0.5, 2, {"name": "segmentation"})
+    last = guess("y = Relu(x)", np.zeros((1, 8, 8, 5), np.float32))
+    assert (last.block().layout, last.classes) == ("nhwc", 5)
+    # Without this a void would be looked for among the classes of logits alone.
+    assert guess("m = ArgMax <axis = 1> (x) y = Cast <to = 2> (m)", np.zeros((1, 1, 8, 8), np.uint8)).classes == 3
+    either = guess("y = Relu(x)", np.zeros((1, 8, 8, 8), np.float32))
+    assert (either.keys["layout"], either.block().layout) == ("nchw", "nchw")
+    assert "fits nchw and nhwc" in either.why["layout"]
+
+
 def test_of_networks_that_find_nothing_none_is_clearly_better():
     nothing, hardly = np.zeros(8), np.full(8, 0.002)
     assert not Tried(hardly).clearly_beats(Tried(nothing)), "no figure that the entry shows"

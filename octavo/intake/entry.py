@@ -98,12 +98,17 @@ def entry_of(request: Request) -> Entry:
         if sides.by == "default":
             raise ModelRunError(f"{request.model}: {error.problem}", "give the size that it takes: `--size HxW`") from error
         raise
-    task = guessed_task(request.task, outputs, sides.size, found.model.metadata_props)
+    task = guessed_task(request.task, outputs, sides.size, found.model)
     data = guessed_data(task, request.data, request.calibration)
     first = guessed(request.task, task.family, image, sides.size, found=inside(found.image), outputs=found.model.graph.outputs)
     guess = chosen(first, task, data, lambda tensor: session.run(feeds(tensor)))
     entry = Entry()
     entry.notes += [f"export: {note}" for note in found.notes if "custom operator" in note]
+    if request.task == "segmentation" and task.classes is None and data.labelled:
+        entry.notes.append(
+            "the output's whole numbers do not say how many classes there are: check whether masks have a value that "
+            "counts for nothing (`task.void`)"
+        )
     _write_task(entry, task)
     _write_source(entry, request)
     _write_input(entry, request, image, sides, guess)

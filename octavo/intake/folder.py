@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Found:
     """A set as params.yaml has it, and what it was recognised by.
 
     Attributes:
-        format, annotations: keys of the set's block.
+        format, annotations, class_map: keys of the set's block.
         path: the folder.
         why: for a comment.
         photos: the folder that holds images alone, for `format: folder` where labels are of no use.
@@ -35,6 +36,7 @@ class Found:
     why: str
     annotations: str | None = None
     photos: Path | None = None
+    class_map: Mapping[str, int] | None = None
 
     @property
     def plain(self) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,14 @@ def _readable(found: Found, task: TaskGuess, *, asked: bool = True) -> tuple[Fou
         known = Classes(task.classes, _names(classes), scored=True) if asked else Classes()
         try:
             items = list_set(ImageSet(**_plain_block(found)), WHERE, known)
-            void = _void(items, task.classes) if asked and found.format == "masks" else None
+            void = None
+            if asked and found.format == "masks" and task.classes is not None:
+                values = _values(items)
+                mapped, void = _second(values, task.classes), _void(values, task.classes)
+                if mapped is not None:
+                    found = replace(found, why=f"{found.why}; masks of 0 and {mapped}: {mapped} is the second of two classes")
+                    found = replace(found, class_map={str(mapped): 1})
+                    items = list_set(ImageSet(**_plain_block(found)), WHERE, known)
         except OctavoError as error:
             problem = problem or error.problem
             continue
@@ -135,28 +142,43 @@ def _names(classes: Any) -> tuple[str, ...] | None:
     return {"coco80": COCO80, "coco91": COCO91}.get(classes) if isinstance(classes, str) else (tuple(classes) if classes else None)
 
 
-def _void(items: list[Item], count: int | None) -> int | None:
+def _values(items: list[Item]) -> set[int]:
+    """The values of some of the masks.
+
+    Raises:
+        DataError: the masks are colours.
+    """
+    found: set[int] = set()
+    for item in pick(items, _MASKS, 0):
+        found |= set(np.unique(item.mask.unjudged(read_shape(item.path), None)).tolist())
+    return found
+
+
+def _second(values: set[int], count: int) -> int | None:
+    """The value that is written in place of 1 (255, say) where masks of two classes have 0 and that alone; else None."""
+    return max(values) if count == 2 and len(values) == 2 and min(values) == 0 and max(values) > 1 else None
+
+
+def _void(values: set[int], count: int) -> int | None:
     """The one value of the masks that is no class; None where there is none.
 
     Raises:
-        DataError: there are several, or the masks are colours.
+        DataError: there are several, or it alone stands beside another.
     """
-    if count is None:
+    beyond = sorted(value for value in values if value >= count)
+    if _second(values, count) is not None or not beyond:
         return None
-    beyond: set[int] = set()
-    for item in pick(items, _MASKS, 0):
-        values = item.mask.unjudged(read_shape(item.path), None)
-        beyond |= set(np.unique(values[values >= count]).tolist())
-    if len(beyond) > 1:
+    if len(beyond) > 1 or len(values) < 3:
         raise DataError(
-            f"masks have the values {sorted(beyond)[:8]}, the model has classes 0..{count - 1}", "say which is which: `class_map`"
+            f"masks have the values {sorted(values)[-8:]}, the model has classes 0..{count - 1}", "say which is which: `class_map`"
         )
-    return beyond.pop() if beyond else None
+    return beyond[0]
 
 
 def _block(found: Found) -> dict[str, Any]:
     block: dict[str, Any] = {"format": found.format, "path": found.path}
-    return block if found.annotations is None else block | {"annotations": found.annotations}
+    further = {"annotations": found.annotations, "class_map": found.class_map}
+    return block | {key: value for key, value in further.items() if value is not None}
 
 
 def _plain_block(found: Found) -> Mapping[str, Any]:

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from pydantic import TypeAdapter
 
 from octavo.errors import DataError
+from octavo.graph.outputs import classes_told_apart
 from octavo.params.grammar import Task
 from octavo.tasks.detection import family_of
+from octavo.tasks.segmentation.decode import class_count, layout_of, logits_of
+from octavo.tasks.segmentation.told import as_told
 
 __all__ = ["TaskGuess", "guessed_task"]
 
@@ -29,6 +33,7 @@ class TaskGuess:
         family: of a detector.
         classes: how many classes the outputs tell apart; None where they do not say.
         names: of a detector's classes, as the file's exporter wrote them; None where it did not, or not of so many.
+        told: keys of a segmentation network that `export` tells as well, so that params.yaml need not say them.
     """
 
     keys: dict[str, Any]
@@ -36,20 +41,21 @@ class TaskGuess:
     family: str | None = None
     classes: int | None = None
     names: tuple[str, ...] | None = None
+    told: dict[str, Any] = field(default_factory=dict)
 
     def block(self) -> Any:
         """The block that they make."""
-        return TypeAdapter(Task).validate_python(self.keys)
+        return TypeAdapter(Task).validate_python(self.told | self.keys)
 
 
-def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], metadata: Mapping[str, str] | None = None) -> TaskGuess:
+def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], model: ir.Model) -> TaskGuess:
     """From what the network puts out, and what its exporter wrote beside it.
 
     Args:
         task: `classification`, `detection`, `segmentation` or `embedding`.
         outputs: of one image.
         size: (height, width) of the input.
-        metadata: the file's properties.
+        model: the graph, cleaned, with the file's properties.
 
     Raises:
         DataError: the outputs are not those of the task; their shapes are named.
@@ -62,7 +68,7 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], metadata: M
             found.keys["decoder"] = family.name
             found.why["decoder"] = f"the outputs are laid out as those of {family.networks}"
         found.classes = None if family.classes is None else family.classes(outputs, size)
-        names = _exported_names(metadata or {})
+        names = _exported_names(model.metadata_props)
         found.names = names if names and found.classes in (None, len(names)) else None
         return found
     fits = _maps if task == "segmentation" else _vector
@@ -82,9 +88,23 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], metadata: M
     value = fitting[name]
     if task == "classification":
         found.classes = value.size
-    elif task == "segmentation" and value.ndim == 4:
-        found.classes = max(2, value.shape[1])
+    elif task == "segmentation":
+        _of_maps(found, name, outputs, size, model)
     return found
+
+
+def _of_maps(found: TaskGuess, name: str, outputs: Outputs, size: tuple[int, int], model: ir.Model) -> None:
+    """Fill in what the output with the class maps says of them."""
+    value = outputs[name]
+    if value.dtype.kind == "f" and layout_of(value.shape[1:], size) is None:
+        found.keys["layout"] = "nchw"
+        found.why["layout"] = f"{list(value.shape)} fits nchw and nhwc as well as each other"
+    maps = as_told(found.block(), model, outputs, size)
+    found.told = {key: getattr(maps, key) for key in ("layout", "threshold")}
+    found.classes = class_count(logits_of(outputs, maps, size))
+    produced = {each.name: each for each in model.graph.outputs}
+    if found.classes is None and name in produced:
+        found.classes = classes_told_apart(produced[name])
 
 
 def _exported_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -106,4 +126,4 @@ def _vector(value: np.ndarray, task: str) -> bool:  # noqa: ARG001 - one signatu
 def _maps(value: np.ndarray, task: str) -> bool:  # noqa: ARG001
     if value.shape[:1] != (1,):
         return False
-    return value.ndim == 4 or (value.ndim == 3 and bool(np.issubdtype(value.dtype, np.integer)))
+    return value.ndim == 4 or (value.ndim == 3 and value.dtype.kind in "biu")
