@@ -153,6 +153,9 @@ def test_a_product_of_two_integer_tensors_is_named():
     model = network(nodes, WEIGHTS, ["y"])
     found = explained(model, quantized(model))
     assert [(each["node"], each["kernel"]) for each in found.unexpected] == [("attention", "MatMulIntegerToFloat")]
+    asked = explained(model, quantized(model, keep_float=("attention",)))
+    assert asked.unexpected == []
+    assert {record["node"]: record for record in asked.nodes}["attention"]["kernel"].endswith("MatMul")
 
 
 def test_weights_stored_as_int8_are_expected_to_compute_in_float():

@@ -208,7 +208,7 @@ class Draft:
                 values = {value.name: value for node in self.model.graph for value in node.outputs}
                 self.model.graph.outputs.clear()
                 self.model.graph.outputs.extend(values[name] for name in heads)
-            result = self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes)
+            result = self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes, kept=self.kept)
             store_weights(result, plan.stored)
             return result
         finally:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -24,9 +24,15 @@ __all__ = ["write_inputs"]
 
 
 def write_inputs(
-    model: ir.Model, units: Sequence[Unit], int8: set[Unit], scales: Mapping[str, QParams], codes: Mapping[str, Codes]
+    model: ir.Model,
+    units: Sequence[Unit],
+    int8: set[Unit],
+    scales: Mapping[str, QParams],
+    codes: Mapping[str, Codes],
+    *,
+    kept: Collection[str] = (),  # noqa: ARG001
 ) -> ir.Model:
-    """The QDQ form of a float model; arguments as in `writer.write_qdq`."""
+    """The QDQ form of a float model; arguments as in `writer.write_qdq`. Float units read no codes here, whoever kept them."""
     graph = QdqGraph(model)
     read: dict[str, str] = {}
 

@@ -7,7 +7,7 @@ codes and faster kernels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -30,7 +30,13 @@ _FORMS = {"Pad": padded, "prelu": prelu, "affine": sloped, "hard_sigmoid": slope
 
 
 def write_qdq(
-    model: ir.Model, units: Sequence[Unit], int8: set[Unit], scales: Mapping[str, QParams], codes: Mapping[str, Codes]
+    model: ir.Model,
+    units: Sequence[Unit],
+    int8: set[Unit],
+    scales: Mapping[str, QParams],
+    codes: Mapping[str, Codes],
+    *,
+    kept: Collection[str] = (),
 ) -> ir.Model:
     """The QDQ form of a float model.
 
@@ -40,6 +46,7 @@ def write_qdq(
         int8: which of them become INT8.
         scales: of each tensor to quantize, by name.
         codes: of each weighted INT8 unit, by its node's name.
+        kept: names of nodes that `keep_float` asks for.
     """
     graph = CodedGraph(model, int8, scales, codes)
     for value in graph.proto.graph.input:
@@ -51,7 +58,7 @@ def write_qdq(
         if unit in on_rows:
             pixels(graph, joined(unit, on_rows[unit]))
         elif unit not in done:
-            _write(graph, unit)
+            _write(graph, unit, kept)
     result = _shaped(graph.closed(), units, scales)
     for op_type in ("Conv", "ConvTranspose", "Gemm"):
         ProtectFloatPass(op_type)(result)
@@ -61,10 +68,10 @@ def write_qdq(
     return result
 
 
-def _write(graph: CodedGraph, unit: Unit) -> None:
+def _write(graph: CodedGraph, unit: Unit, kept: Collection[str]) -> None:
     """One unit, in the form that its kind and its placement ask for."""
     if unit not in graph.int8:
-        stay_float(graph, unit)
+        stay_float(graph, unit, kept)
     elif unit.kind in _FORMS and all(graph.eight_bits(value.name) for value in (unit.inputs[0], unit.outputs[0])):
         _FORMS[unit.kind](graph, unit)
     elif unit.writes_float:
