@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from octavo.calibration.collector import collect
 from octavo.errors import DataError, ModelRunError
+from octavo.evidence import layers
 from octavo.evidence.bootstrap import Interval, paired
 from octavo.evidence.fidelity import Fidelity, cosine
 from octavo.evidence.gates import judge, judge_interval
@@ -245,6 +246,17 @@ def test_layer_noise_finds_the_layer_that_loses(graphs):
     worse = {layer.layer: layer.sqnr_db for layer in layer_noise(graphs["fp32"], spoiled, samples)}
     assert worse["point"] < found["point"] - 15
     assert worse["stem.relu"] == found["stem.relu"]
+
+
+@pytest.mark.parametrize("rows", [[2, 0], [0], [], [0, 1, 2, 1]])
+def test_layer_noise_pairs_rows_that_the_graphs_chose_in_other_numbers(rows):
+    truth = np.float32([[0, 5, 9], [0, 50, 90], [0, 500, 900]])
+    expected, got = layers._side_by_side(truth, truth[np.array(rows, int)])
+    assert expected.shape == got.shape
+    assert sorted(expected[:, 1]) == [5, 50, 500]
+    found = got.any(axis=1)
+    assert np.array_equal(got[found], expected[found])
+    assert found.sum() == min(3, len(set(rows)))
 
 
 class TestReport:

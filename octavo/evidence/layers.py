@@ -11,6 +11,7 @@ import onnx_ir as ir
 from octavo.files import read_json, write_csv
 from octavo.layout import SENSITIVITY, metrics_dir, variant_dir
 from octavo.runtime.noise import sqnr_db
+from octavo.runtime.rows import matched_rows
 from octavo.runtime.tensors import read_tensors
 
 __all__ = ["LayerNoise", "layer_noise", "write_noise"]
@@ -57,15 +58,23 @@ def layer_noise(
         )
         for (_, expected), (_, got) in pairs:
             for name in chosen:
-                truth = expected[name].astype(np.float64)
+                truth, mine = _side_by_side(expected[name], got[stands_for[name]])
                 signal[name] += float((truth**2).sum())
-                # Kernels may have been given more channels than FP32 has; those behind its own meet zero weights.
-                window = tuple(slice(0, length) for length in truth.shape)
-                noise[name] += float(((truth - got[stands_for[name]][window]) ** 2).sum())
+                noise[name] += float(((truth - mine) ** 2).sum())
         for name in chosen:
             node = producers[name]
             found.append(LayerNoise(len(found), node.name or name, node.op_type, sqnr_db(signal[name], noise[name])))
     return found
+
+
+def _side_by_side(truth: np.ndarray, mine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One tensor of FP32 and of the quantized graph, float64, in one shape."""
+    fewer = len(truth.shape) == len(mine.shape) and any(b < a for a, b in zip(truth.shape, mine.shape, strict=True))
+    if fewer or truth.shape[:1] != mine.shape[:1]:
+        # Rows that the graphs chose, as many as each found.
+        (truth,), (mine,) = (each.values() for each in matched_rows({"": truth}, {"": mine}, lost=True))
+    # Kernels may have been given more channels than FP32 has; those behind its own meet zero weights.
+    return truth.astype(np.float64), mine[tuple(slice(0, length) for length in truth.shape)].astype(np.float64)
 
 
 def _dequantized(model: ir.Model) -> dict[str, str]:
