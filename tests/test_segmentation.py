@@ -273,7 +273,7 @@ class TestScore:
             score = SegmentationScore(task, SPEC)
             score.update({"y": other}, {"y": shares}, item)
             assert score.metrics(score)["agreement"] == agreement
-            warned = "FP32 calls every pixel of all images 'road': no figure tells variants apart; its map is above 0 everywhere"
+            warned = "FP32 calls every pixel of all images 'road': no figure tells variants apart; its map is everywhere above 0"
             assert score.about().get("warning", "").startswith(warned if agreement == 1 else "")
             assert bool(score.about()) == (agreement == 1)
 

@@ -86,9 +86,9 @@ class HeadScore:
         if len(seen) != 1:
             return None
         said = f"FP32 calls every pixel of all images {self._names()[seen[0]]!r}: no figure tells variants apart"
-        side = "above" if seen[0] else "not above"
         if self.single:
-            said += f"; its map is {side} {self.head.threshold or 0.0:g} everywhere: check `task.threshold` and `input`"
+            where = "everywhere" if seen[0] else "nowhere"
+            said += f"; its map is {where} above {self.head.threshold or 0.0:g}: check `task.threshold` and `input`"
         return self._titled(said)
 
     def resampled(self, counts: np.ndarray, places: Sequence[int]) -> np.ndarray:
