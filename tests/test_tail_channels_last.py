@@ -123,6 +123,20 @@ def test_a_tail_is_left_alone_where_more_would_be_moved():
     assert changed(model) is None
 
 
+def test_of_two_turns_one_behind_the_other_nodes_before_the_first_stay():
+    """The order of three sizes is its own inverse: what stood before the first turn was there twice, under one name."""
+    nodes = [
+        oh.make_node("Concat", ["a", "b"], ["row"], "row", axis=2),
+        oh.make_node("Transpose", ["row"], ["turned"], "turned", perm=(0, 2, 1)),
+        oh.make_node("Sigmoid", ["turned"], ["scores"], "scores"),
+        oh.make_node("Transpose", ["scores"], ["y"], "y", perm=(0, 2, 1)),
+    ]
+    model = network(nodes, {}, ["y"], inputs={"a": [1, 3, 16], "b": [1, 3, 4]})
+    found = changed(model)
+    assert [node.name for node in found.graph] == ["row", "scores"]
+    assert_same(model, found)
+
+
 def test_an_unknown_size_is_left_alone():
     nodes = [oh.make_node("Sigmoid", ["x"], ["p"], "p"), oh.make_node("Transpose", ["p"], ["y"], "y", perm=LAST)]
     assert changed(network(nodes, {}, ["y"], inputs={"x": [1, 3, "H", "W"]})) is None

@@ -42,6 +42,9 @@ class TailChannelsLastPass(ir.passes.InPlacePass):
         """Rewrite in place; `modified` says whether a node changed."""
         sinks = [node for node in model.graph if _brings(node, _LAST)]
         moved = _between(model, sinks)
+        # Of three sizes one order brings channels last and first: a Transpose that a moved node reads goes with what is behind it.
+        sinks = [sink for sink in sinks if moved.isdisjoint(use.node for use in sink.outputs[0].uses())]
+        moved = _between(model, sinks)
         sinks = [sink for sink in sinks if sink.inputs[0].producer() in moved]
         if not sinks or not _pays(moved, sinks):
             return ir.passes.PassResult(model, False)
