@@ -535,7 +535,8 @@ def test_normalisation_that_the_graph_does_itself():
 @pytest.mark.parametrize(("found", "decoder"), [(0, None), (1, "chosen-shares")])
 def test_where_nothing_is_found_no_decoder_is_guessed(found, decoder):
     box, score = np.float32([[[0.1, 0.2, 0.3, 0.4]]]) * found, np.float32([[0.9]]) * found
-    task = guessed_task("detection", {"boxes": box, "scores": score, "labels": np.zeros((1, 1), np.int64)}, (64, 64))
+    model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
+    task = guessed_task("detection", {"boxes": box, "scores": score, "labels": np.zeros((1, 1), np.int64)}, (64, 64), model)
     assert task.keys.get("decoder") == decoder
     assert task.family == (decoder or "chosen")
 

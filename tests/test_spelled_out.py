@@ -34,6 +34,14 @@ WEIGHTS = {
 }
 SQRT_2 = math.sqrt(2)
 STEM = oh.make_node("Conv", ["x", "w0"], ["c"], "stem", pads=[1, 1, 1, 1])
+STEM_WITH_GELU = [
+    STEM,
+    oh.make_node("Div", ["c", "root"], ["d"], "d"),
+    oh.make_node("Erf", ["d"], ["e"], "e"),
+    oh.make_node("Add", ["e", "one"], ["s"], "s"),
+    oh.make_node("Mul", ["c", "s"], ["p"], "p"),
+    oh.make_node("Mul", ["p", "half"], ["g"], "g"),
+]
 
 
 def number(value: float, rank: int = 0) -> np.ndarray:
@@ -240,12 +248,7 @@ def classifier(opset: int = 18) -> ir.Model:
     """A 3x3 Conv, its Gelu spelled out, another one, and classes."""
     tensors = {"root": number(math.sqrt(2)), "one": number(1), "half": number(0.5)}
     nodes = [
-        STEM,
-        oh.make_node("Div", ["c", "root"], ["d"], "d"),
-        oh.make_node("Erf", ["d"], ["e"], "e"),
-        oh.make_node("Add", ["e", "one"], ["s"], "s"),
-        oh.make_node("Mul", ["c", "s"], ["p"], "p"),
-        oh.make_node("Mul", ["p", "half"], ["g"], "g"),
+        *STEM_WITH_GELU,
         oh.make_node("Conv", ["g", "w1"], ["b"], "body", pads=[1, 1, 1, 1]),
         oh.make_node("Relu", ["b"], ["br"], "br"),
         oh.make_node("GlobalAveragePool", ["br"], ["a"], "a"),
@@ -318,12 +321,7 @@ def test_a_graph_raised_for_its_gelu_is_the_same_network_with_the_same_names(tar
         "grid": GENERATOR.uniform(-1, 1, (1, 16, 16, 2)).astype(np.float32),
     }
     nodes = [
-        STEM,
-        oh.make_node("Div", ["c", "root"], ["d"], "d"),
-        oh.make_node("Erf", ["d"], ["e"], "e"),
-        oh.make_node("Add", ["e", "one"], ["s"], "s"),
-        oh.make_node("Mul", ["c", "s"], ["p"], "p"),
-        oh.make_node("Mul", ["p", "half"], ["g"], "g"),
+        *STEM_WITH_GELU,
         oh.make_node("ReduceL2", ["g"], ["n"], "norm", axes=[1], keepdims=1),
         oh.make_node("Div", ["g", "n"], ["u"], "unit"),
         oh.make_node("GridSample", ["u", "grid"], ["v"], "warp", mode="bilinear"),

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.arithmetic import is_op, number, replace_last
 from octavo.graph.passes.folding import is_private
+from octavo.graph.passes.node_pass import SpelledPass
 from octavo.graph.passes.qdq import constant_of, new_constant
 
 __all__ = ["LayerNormPass"]
@@ -23,7 +24,7 @@ class _Normed:
     epsilon: float
 
 
-class LayerNormPass(ir.passes.InPlacePass):
+class LayerNormPass(SpelledPass):
     """Rewrite `(x - mean) / sqrt(mean of squares + epsilon) * scale + bias` as LayerNormalization (arXiv 1607.06450).
 
     ONNX Runtime makes one kernel of the nine nodes where they stand in a float graph; between Q and DQ it does not, as with Gelu
@@ -38,36 +39,28 @@ class LayerNormPass(ir.passes.InPlacePass):
     The result keeps the last node's name and that of its output. Exact up to float rounding.
     """
 
-    # The opset that brought it.
-    OPSET = 17
+    # The first that has it.
+    opset = 17
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node went."""
-        if (model.opset_imports.get("") or 0) < self.OPSET:
-            return ir.passes.PassResult(model, False)
-        found = [_rewritten(model, node) for node in reversed(list(model.graph))]
-        return ir.passes.PassResult(model, any(found))
-
-
-def _rewritten(model: ir.Model, node: ir.Node) -> bool:
-    if node.graph is None or not is_op(node, "Add"):
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        if not is_op(node, "Add"):
+            return False
+        for product, bias in _with_constant(node):
+            if not is_op(product.producer(), "Mul") or not is_private(model, product):
+                continue
+            for quotient, scale in _with_constant(product.producer()):
+                found = _normed(model, quotient)
+                if found is None or len(node.outputs[0].shape or ()) != len(found.value.shape):
+                    continue
+                sizes = list(found.value.shape)[found.axis :]
+                if not all(isinstance(size, int) and _is_of(array, found.axis, sizes) for size in sizes for array in (scale, bias)):
+                    continue
+                parts = {"scale": scale, "bias": bias}
+                constants = [new_constant(model, f"{node.name}.{name}", array.reshape(sizes)) for name, array in parts.items()]
+                settings = {"axis": found.axis, "epsilon": found.epsilon}
+                replace_last(model, node, ir.node("LayerNormalization", [found.value, *constants], settings, name=node.name))
+                return True
         return False
-    for product, bias in _with_constant(node):
-        if not is_op(product.producer(), "Mul") or not is_private(model, product):
-            continue
-        for quotient, scale in _with_constant(product.producer()):
-            found = _normed(model, quotient)
-            if found is None or len(node.outputs[0].shape or ()) != len(found.value.shape):
-                continue
-            sizes = list(found.value.shape)[found.axis :]
-            if not all(isinstance(size, int) and _is_of(array, found.axis, sizes) for size in sizes for array in (scale, bias)):
-                continue
-            parts = {"scale": scale, "bias": bias}
-            constants = [new_constant(model, f"{node.name}.{name}", array.reshape(sizes)) for name, array in parts.items()]
-            settings = {"axis": found.axis, "epsilon": found.epsilon}
-            replace_last(model, node, ir.node("LayerNormalization", [found.value, *constants], settings, name=node.name))
-            return True
-    return False
 
 
 def _is_of(array: np.ndarray, axis: int, sizes: list[int]) -> bool:

@@ -9,12 +9,10 @@ import onnx_ir as ir
 
 from octavo.graph.passes.arithmetic import is_op, number, replace_last
 from octavo.graph.passes.folding import is_private
+from octavo.graph.passes.node_pass import SpelledPass
 from octavo.graph.passes.qdq import forget, new_constant
 
 __all__ = ["MaxMinToClipPass"]
-
-# The opset that made inputs of Clip's bounds.
-_OPSET = 11
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class _Bounded:
     nodes: tuple[ir.Node, ...] = ()
 
 
-class MaxMinToClipPass(ir.passes.InPlacePass):
+class MaxMinToClipPass(SpelledPass):
     """Rewrite Max and Min with constants, and Relu and Clip around them, as one Relu (0 and no upper bound) or one Clip.
 
     torch's exporter writes `clamp(min=0)` as a Max, TFJS and tf2onnx write Keras' ReLU6 as Relu, Min and Max. ONNX Runtime runs a
@@ -42,36 +40,31 @@ class MaxMinToClipPass(ir.passes.InPlacePass):
     Clip has no bound on its side (ONNX Runtime takes float32's largest for it).
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node went."""
-        if (model.opset_imports.get("") or 0) < _OPSET:
-            return ir.passes.PassResult(model, False)
-        # The last of a row first: those before belong to it.
-        found = [_rewritten(model, node) for node in reversed(list(model.graph))]
-        return ir.passes.PassResult(model, any(found))
+    # The first with Clip's bounds as inputs.
+    opset = 11
 
-
-def _rewritten(model: ir.Model, node: ir.Node) -> bool:
-    found = _bounded(model, node.outputs[0]) if node.graph is not None and node.outputs else None
-    if found is None or not found.nodes or not found.low < found.high:
-        return False
-    relu = (found.low, found.high) == (0, np.inf)
-    as_it_is = len(found.nodes) == 1 and (is_op(node, "Relu") or (is_op(node, "Clip") and not relu))
-    if as_it_is or (found.low, found.high) == (-np.inf, np.inf):
-        return False
-    constants = [value for one in found.nodes for value in one.inputs if value is not found.value]
-    if relu:
-        made = ir.node("Relu", [found.value], name=node.name)
-    else:
-        pairs = (("low", found.low), ("high", found.high))
-        bounds = [
-            new_constant(model, f"{node.name}.{what}", np.float32(bound)) if np.isfinite(bound) else None for what, bound in pairs
-        ]
-        made = ir.node("Clip", [found.value, *(bounds if bounds[1] is not None else bounds[:1])], name=node.name)
-    replace_last(model, node, made)
-    for value in constants:
-        forget(model, value)
-    return True
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        found = _bounded(model, node.outputs[0]) if node.outputs else None
+        if found is None or not found.nodes or not found.low < found.high:
+            return False
+        relu = (found.low, found.high) == (0, np.inf)
+        as_it_is = len(found.nodes) == 1 and (is_op(node, "Relu") or (is_op(node, "Clip") and not relu))
+        if as_it_is or (found.low, found.high) == (-np.inf, np.inf):
+            return False
+        constants = [value for one in found.nodes for value in one.inputs if value is not found.value]
+        if relu:
+            made = ir.node("Relu", [found.value], name=node.name)
+        else:
+            pairs = (("low", found.low), ("high", found.high))
+            bounds = [
+                new_constant(model, f"{node.name}.{what}", np.float32(bound)) if np.isfinite(bound) else None
+                for what, bound in pairs
+            ]
+            made = ir.node("Clip", [found.value, *(bounds if bounds[1] is not None else bounds[:1])], name=node.name)
+        replace_last(model, node, made)
+        for value in constants:
+            forget(model, value)
+        return True
 
 
 def _bounded(model: ir.Model, value: ir.Value) -> _Bounded | None:

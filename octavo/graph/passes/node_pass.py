@@ -1,4 +1,4 @@
-"""The loop that passes over nodes of one op type share."""
+"""The loops that passes share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-__all__ = ["NodePass"]
+__all__ = ["NodePass", "SpelledPass"]
 
 
 class NodePass(ir.passes.InPlacePass):
@@ -30,3 +30,24 @@ class NodePass(ir.passes.InPlacePass):
     @abc.abstractmethod
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         """Rewrite one node where the rules allow it; whether the graph changed."""
+
+
+class SpelledPass(ir.passes.InPlacePass):
+    """Offers each node to `_rewrite`, the last first: of nodes that spell one operator out those before belong to the last.
+
+    1. Nodes of the main graph only, as they stood when the pass began, but for those that a rewrite has removed.
+    2. A model below `opset` is left alone.
+    """
+
+    opset: ClassVar[int]
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrite in place; `modified` says whether a node went."""
+        if (model.opset_imports.get("") or 0) < self.opset:
+            return ir.passes.PassResult(model, False)
+        found = [node.graph is not None and self._rewrite(model, node) for node in reversed(list(model.graph))]
+        return ir.passes.PassResult(model, any(found))
+
+    @abc.abstractmethod
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        """Rewrite what one node ends where the rules allow it; whether the graph changed."""

@@ -9,12 +9,11 @@ import onnx_ir as ir
 
 from octavo.graph.passes.arithmetic import is_op, number, replace_last
 from octavo.graph.passes.folding import is_private
+from octavo.graph.passes.node_pass import SpelledPass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
 __all__ = ["PReluPass"]
 
-# The opset that made PRelu's slopes broadcast from one side, and Clip's bounds inputs.
-_OPSET = 11
 # Constants are written with six digits or more.
 _CLOSE = 1e-5
 
@@ -42,7 +41,7 @@ _JOINS = {
 }
 
 
-class PReluPass(ir.passes.InPlacePass):
+class PReluPass(SpelledPass):
     """Rewrite what is x where x is positive and s x where it is negative as PRelu (a slope a channel) or LeakyRelu (one slope).
 
     - `Max(x, s x)` with s <= 1, `Min(x, s x)` with s >= 1 (TensorFlow);
@@ -60,33 +59,26 @@ class PReluPass(ir.passes.InPlacePass):
     The result keeps the last node's name and that of its output. Exact up to float rounding.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite in place; `modified` says whether a node went."""
-        if (model.opset_imports.get("") or 0) < _OPSET:
-            return ir.passes.PassResult(model, False)
-        # The last of several first: those before belong to it.
-        found = [_rewritten(model, node) for node in reversed(list(model.graph))]
-        return ir.passes.PassResult(model, any(found))
+    # The first with Clip's bounds as inputs; PRelu's slopes broadcast from one side since 9.
+    opset = 11
 
-
-def _rewritten(model: ir.Model, node: ir.Node) -> bool:
-    ends = node.graph is not None and node.op_type in (*_JOINS, "Mul", "Div")
-    found = _made(model, node) if ends else None
-    if found is None or found.value is None or not _fits(found, node.outputs[0]):
-        return False
-    slopes = found.below.astype(np.float32)
-    if not slopes.any() or is_op(found.value.producer(), "Relu"):
-        made = ir.node("Relu", [found.value], name=node.name)
-    elif slopes.size == 1:
-        made = ir.node("LeakyRelu", [found.value], {"alpha": float(slopes.reshape(()))}, name=node.name)
-    else:
-        rank = len(found.value.shape)
-        array = new_constant(model, f"{node.name}.slopes", slopes.reshape(-1, *[1] * (rank - 2)))
-        made = ir.node("PRelu", [found.value, array], name=node.name)
-    replace_last(model, node, made)
-    for value in found.constants:
-        forget(model, value)
-    return True
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        found = _made(model, node) if node.op_type in (*_JOINS, "Mul", "Div") else None
+        if found is None or found.value is None or not _fits(found, node.outputs[0]):
+            return False
+        slopes = found.below.astype(np.float32)
+        if not slopes.any() or is_op(found.value.producer(), "Relu"):
+            made = ir.node("Relu", [found.value], name=node.name)
+        elif slopes.size == 1:
+            made = ir.node("LeakyRelu", [found.value], {"alpha": float(slopes.reshape(()))}, name=node.name)
+        else:
+            rank = len(found.value.shape)
+            array = new_constant(model, f"{node.name}.slopes", slopes.reshape(-1, *[1] * (rank - 2)))
+            made = ir.node("PRelu", [found.value, array], name=node.name)
+        replace_last(model, node, made)
+        for value in found.constants:
+            forget(model, value)
+        return True
 
 
 def _fits(found: _Bent, made: ir.Value) -> bool:
