@@ -214,6 +214,30 @@ class TestBeforeInputs:
         assert scales["sum"] == scales["silu"]
         assert {dtype for dtype, _ in graph.zero_points()} <= {"uint8", "int8"}
 
+    @pytest.mark.parametrize("op", ["GlobalMaxPool", "ReduceMax", "ReduceMin"])
+    def test_the_codes_of_a_maximum_are_made_before_it_too_and_no_value_changes(self, op):
+        """OpenVINO computes otherwise where a Q stands right behind a maximum alone."""
+        inputs = ["a"] if op == "GlobalMaxPool" else ["a", "axes"]
+        nodes = [
+            conv("x", "a", "stem", "stem.b"),
+            oh.make_node(op, inputs, ["g"], "g"),
+            oh.make_node("Flatten", ["g"], ["f"], "f"),
+            oh.make_node("Gemm", ["f", "head"], ["y"], "y", transB=1),
+        ]
+        model = network(nodes, TENSORS | {"axes": np.array([2, 3])}, ["y"])
+        made = quantize_static(model, statistics_of(model, IMAGES), Int8(target="openvino", method="minmax")).model
+        graph = Graph(made)
+        assert graph.reads("g")[0] == "a"
+        assert graph.reads_codes("g")[0]
+        behind = next(node for node in graph.activations() if node.input[0] == "g")
+        before = next(node for node in graph.activations() if node.input[0] == "a")
+        for place in (1, 2):
+            assert graph.constants[before.input[place]] == graph.constants[behind.input[place]]
+        graph.nodes["g"].input[0] = "a"
+        for feeds in IMAGES[:3]:
+            expected = graphs.run(ir.from_proto(graph.proto), feeds, optimization="off")["y"]
+            np.testing.assert_array_equal(graphs.run(made, feeds, optimization="off")["y"], expected)
+
     def test_openvino_gives_channels_before_a_depthwise_conv_a_scale_each(self):
         spread = np.geomspace(0.01, 1, 16).astype(np.float32)
         nodes = [

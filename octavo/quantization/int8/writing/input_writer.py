@@ -4,6 +4,8 @@
 - What a carrier or a Concat of one scale puts out needs no Q: its values are codes already.
 - Weights are int8 codes behind a DQ. Biases stay float: both runtimes add them to the accumulator themselves.
 - Nothing is folded: a Relu, SiLU or PRelu stands as it stood, between a layer and the next Q, where the runtime fuses it.
+- The Q and DQ behind a maximum or minimum stand before it too: rounding keeps order, so that not a bit of what is read changes.
+  OpenVINO computes something else where the Q stands behind alone (onnxruntime-openvino 1.24.1: 5.7 dB of 27.3).
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from octavo.quantization.int8.writing.qdq_graph import QdqGraph
 
 __all__ = ["write_inputs"]
 
+_EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
+
 
 def write_inputs(
     model: ir.Model,
@@ -36,15 +40,18 @@ def write_inputs(
     graph = QdqGraph(model)
     read: dict[str, str] = {}
 
-    def quantize(name: str) -> None:
-        chosen = scales[name]
+    def rounded(source: str, name: str, chosen: QParams) -> str:
+        """A tensor through Q and DQ; `name` leads the names of what is written."""
         pair = [
             graph.constant(f"{name}.scale", np.asarray(chosen.scale)),
             graph.constant(f"{name}.zero", np.asarray(chosen.zero_point)),
         ]
         axis = {"axis": 1} if chosen.by_channel else {}
-        code = graph.add("QuantizeLinear", [name, *pair], f"{name}.code", f"{name}.Q", **axis)
-        read[name] = graph.add("DequantizeLinear", [code, *pair], f"{name}.restored", f"{name}.DQ", **axis)
+        code = graph.add("QuantizeLinear", [source, *pair], f"{name}.code", f"{name}.Q", **axis)
+        return graph.add("DequantizeLinear", [code, *pair], f"{name}.restored", f"{name}.DQ", **axis)
+
+    def quantize(name: str) -> None:
+        read[name] = rounded(name, name, scales[name])
 
     for value in model.graph.inputs:
         if value.name in scales:
@@ -56,6 +63,9 @@ def write_inputs(
             if unit in int8:
                 for index, name in enumerate(copy.input):
                     copy.input[index] = read.get(name, name)
+            if unit not in int8 and copy.op_type in _EXTREMES and _is_rounded(unit, scales, int8):
+                output = copy.output[0]
+                copy.input[0] = rounded(copy.input[0], f"{output}.ahead", scales[output])
             if unit in int8 and unit.kind == "linear" and node is unit.main:
                 _weights(graph, copy, codes[node.name], biased=scales[unit.inputs[0].name].by_channel)
             graph.nodes.append(copy)
@@ -64,6 +74,12 @@ def write_inputs(
             if value.name in scales and not on_grid and _is_read(value, int8):
                 quantize(value.name)
     return graph.closed()
+
+
+def _is_rounded(unit: Unit, scales: Mapping[str, QParams], int8: set[Unit]) -> bool:
+    """Whether a Q of one scale stands right behind the unit's only node."""
+    (output,) = unit.outputs
+    return len(unit.nodes) == 1 and output.name in scales and not scales[output.name].by_channel and _is_read(output, int8)
 
 
 def _one_scale(values: Sequence[ir.Value], scales: Mapping[str, QParams]) -> bool:
