@@ -353,6 +353,8 @@ def test_without_a_body_the_graph_is_cut_and_files_keep_the_operator(project):
     for value in plugin.inputs:
         assert value.dtype == ir.DataType.FLOAT, "the tail is of float32: what it reads comes back to it"
         assert value.producer().op_type == "Cast"
+    succeed("validate")
+    assert json.loads(Path("metrics/small/accuracy.json").read_text())["fp16.sqnr_db"] > 40
 
 
 def my_scale(*, inputs=("x",), outputs=("y",), name="MyScale", nodes=None, default=True, opset=18):

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import QuantizationError
 from octavo.quantization.fp16 import Fp16Result, convert, quantize_fp16
-from octavo.quantization.fp16.measure import Loss, as_fed, compare, rounded_everywhere
+from octavo.quantization.fp16.measure import Loss, compare, rounded_everywhere
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.select import asked, select
 from octavo.runtime.noise import SQNR_CAP
@@ -69,7 +69,7 @@ def proto_of(model: ir.Model) -> onnx.ModelProto:
 
 
 def run(model: ir.Model, feeds: dict, **options) -> dict:
-    return Session(ir.to_proto(model).SerializeToString(), threads=1, **options).run(as_fed(model, feeds))
+    return Session(ir.to_proto(model).SerializeToString(), threads=1, **options).run(feeds)
 
 
 def check(model: ir.Model, feeds: dict, *, keep_io: bool = True, close: float = 5e-3, **options) -> Fp16Result:

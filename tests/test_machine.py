@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from conftest import ROOT, small_network
@@ -18,8 +19,9 @@ from octavo.evidence.report import headline_setting, markdown, provider_table
 from octavo.files import read_json, write_json
 from octavo.layout import HOSTS, host_record
 from octavo.manifest import own_manifest
+from octavo.quantization.fp16 import convert
 from octavo.runtime import environment, providers
-from octavo.runtime.benchmark import figures, on_device
+from octavo.runtime.benchmark import figures, latencies, on_device, peak_memory_mib
 from octavo.runtime.host import fingerprint
 from octavo.runtime.session import Session
 from octavo.runtime.timing import Latency
@@ -96,6 +98,39 @@ class TestBinding:
     def test_inputs_that_do_not_fit_are_a_clear_error(self, network):
         with pytest.raises(ModelRunError, match=r"does not run on image \[1, 1, 32, 32\]"):
             Session(network).bound({"image": np.zeros((1, 1, 32, 32), np.float32)})()
+
+
+class TestFloat16:
+    """`fp16: {keep_io: false}`: the file takes and puts out float16, whoever runs it has float32 images."""
+
+    @pytest.fixture
+    def half(self, network, tmp_path) -> Path:
+        path = tmp_path / "half.onnx"
+        path.write_bytes(ir.to_proto(convert(ir.load(network), keep_io=False).model).SerializeToString())
+        return path
+
+    def test_float32_is_cast_and_sums_are_of_float32(self, network, half):
+        session = Session(half)
+        (name,) = session.inputs
+        assert session.input_types[name] == "tensor(float16)"
+        assert session.fed(FEEDS)[name].dtype == np.float16
+        assert session.fed(session.fed(FEEDS))[name].dtype == np.float16
+        (raw,), (found,), (wanted,) = (
+            each.values() for each in (session.run(FEEDS), session.run_finite(FEEDS, "it"), Session(network).run(FEEDS))
+        )
+        assert (raw.dtype, found.dtype) == (np.float16, np.float32)
+        np.testing.assert_array_equal(found, raw)
+        np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
+        session.bound(FEEDS)()
+
+    def test_it_is_timed_beside_fp32(self, network, half):
+        timed = latencies({"fp32": network, "fp16": half}, FEEDS, provider="cpu", threads=1, rounds=2, warmup=0)
+        assert timed.keys() == {"fp32", "fp16"}
+        assert peak_memory_mib(half, FEEDS, provider="cpu", threads=1) > 10
+
+    def test_what_float16_cannot_hold_is_found(self, half):
+        with pytest.raises(ModelRunError, match="holds (NaN|infinity) on it"):
+            Session(half).run_finite({"image": FEEDS["image"] * np.float32(1e6)}, "it")
 
 
 class TestOnDevice:

@@ -36,7 +36,8 @@ class Calibrate(Block):
 class Fp16(Block):
     """Half-precision weights and activations."""
 
-    # true: inputs and outputs stay float32, so that callers change nothing.
+    # true: inputs and outputs stay float32, so that callers change nothing. false: float16, which `octavo.deploy`, validate and
+    # benchmark cast images to; programs of your own must.
     keep_io: bool = True
     # Node names, op types or shell patterns that stay in float32.
     keep_float: tuple[str, ...] = ()

@@ -39,8 +39,10 @@ def latencies(
         ModelRunError: a model does not take the feeds (a fixed batch, say) or the provider is not there.
     """
     sessions = {name: Session(path, provider=provider, threads=threads) for name, path in models.items()}
+    # Cast once: a program that feeds float16 makes float16 of its images itself.
+    fed = {name: session.fed(feeds) for name, session in sessions.items()}
     runners = {
-        name: session.bound(feeds) if provider in ON_GPU else (lambda session=session: session.run(feeds))
+        name: session.bound(fed[name]) if provider in ON_GPU else (lambda session=session, feeds=fed[name]: session.run(feeds))
         for name, session in sessions.items()
     }
     return interleaved(runners, rounds=rounds, warmup=warmup, progress=progress)

@@ -149,6 +149,7 @@ class Session:
         self.input_shapes = {argument.name: list(argument.shape) for argument in self._session.get_inputs()}
         self.output_shapes = {argument.name: list(argument.shape) for argument in self._session.get_outputs()}
         self.input_types = {argument.name: argument.type for argument in self._session.get_inputs()}
+        self._halves = frozenset(name for name, kind in self.input_types.items() if kind == "tensor(float16)")
 
     @property
     def signature(self) -> list[dict[str, Any]]:
@@ -158,6 +159,10 @@ class Session:
     def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Run once.
 
+        Args:
+            feeds: as `fed` takes them.
+            outputs: names; all where None.
+
         Returns:
             Output name to array.
 
@@ -166,9 +171,17 @@ class Session:
         """
         names = list(outputs or self.outputs)
         try:
-            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+            return dict(zip(names, self._session.run(names, self.fed(feeds)), strict=True))
         except _ERRORS as error:
             raise self._refused(feeds, error) from error
+
+    def fed(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Feeds as the graph takes them: float32 cast to float16 where `fp16: {keep_io: false}` made an input float16."""
+        with np.errstate(over="ignore"):  # infinity says so in what comes out
+            return {
+                name: value.astype(np.float16) if name in self._halves and value.dtype == np.float32 else value
+                for name, value in feeds.items()
+            }
 
     def _refused(self, feeds: Mapping[str, np.ndarray], error: Exception) -> ModelRunError:
         shapes = ", ".join(f"{name} {list(value.shape)} {value.dtype}" for name, value in feeds.items())
@@ -188,7 +201,7 @@ class Session:
         """
         device = "cuda" if self.provider in ON_GPU else "cpu"
         binding = self._session.io_binding()
-        for name, value in feeds.items():
+        for name, value in self.fed(feeds).items():
             # The graph's own layout of memory: a transposed view has none that could be bound.
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), device, 0))
         for name in self.outputs:
@@ -211,7 +224,11 @@ class Session:
         """Run once and refuse NaN and infinity.
 
         Args:
+            feeds: as `fed` takes them.
             where: what the input is (a file's name), for the error.
+
+        Returns:
+            Output name to array; float32 where the graph puts out float16: sums over it, as metrics take them, would overflow.
 
         Raises:
             ModelRunError: an output is not finite, or the run fails.
@@ -224,7 +241,7 @@ class Session:
                     f"{self.name}: output {name!r} holds {bad} on {where}",
                     "check the weights and `input:` (scale, mean, std) in params.yaml; an FP16 overflow needs `fp16.keep_float`",
                 )
-        return results
+        return {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in results.items()}
 
 
 def _first_line(error: Exception) -> str:

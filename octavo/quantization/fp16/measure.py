@@ -117,7 +117,7 @@ def broken(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: S
     found = set()
     pairs = zip(
         read_tensors(reference, names, lambda: _named(feeds), what="FP32"),
-        read_tensors(half, names, lambda: _named([as_fed(half, feed) for feed in feeds]), what="FP16"),
+        read_tensors(half, names, lambda: _named(feeds), what="FP16"),
         strict=True,
     )
     for (_, expected), (_, got) in pairs:
