@@ -1,13 +1,14 @@
 """The front door that all stage scripts share: arguments, params, and errors as one plain message with an exit code.
 
-Exit codes: 0 done, 2 a mistake that the message tells how to mend, 1 a bug (with its traceback), 130 interrupted, 141 what reads
-the output has gone (`| head`), as shells report SIGPIPE.
+Exit codes: 0 done, 2 a mistake that the message tells how to mend, 1 a bug (with its traceback), 130 interrupted, 143 terminated
+(`docker stop`), 141 what reads the output has gone (`| head`), as shells report SIGINT, SIGTERM and SIGPIPE.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,8 @@ from octavo.errors import OctavoError
 __all__ = ["PARAMS", "parser", "run"]
 
 PARAMS = Path("params.yaml")
-# 128 + SIGPIPE.
-BROKEN_PIPE = 141
+# 128 + SIGPIPE, 128 + SIGTERM.
+BROKEN_PIPE, TERMINATED = 141, 143
 
 
 def parser(doc: str | None, *, model_required: bool = True) -> argparse.ArgumentParser:
@@ -35,7 +36,11 @@ def parser(doc: str | None, *, model_required: bool = True) -> argparse.Argument
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call `main` and exit: an OctavoError becomes its text on stderr and exit code 2, never a traceback."""
+    """Call `main` and exit: an OctavoError becomes its text on stderr and exit code 2, never a traceback.
+
+    SIGTERM ends it as Ctrl-C does, so that temporary files go: by itself it would end the process at once.
+    """
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         _reported(main)
         sys.stdout.flush()
@@ -45,6 +50,13 @@ def run(main: Callable[[], None]) -> None:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(nowhere, stream.fileno())
         sys.exit(BROKEN_PIPE)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(*_: object) -> None:
+    print("terminated; outputs are as they were", file=sys.stderr)
+    sys.exit(TERMINATED)
 
 
 def _reported(main: Callable[[], None]) -> None:

@@ -339,6 +339,15 @@ def test_a_bug_is_not_dressed_up(project):
     assert "Traceback" in done.stderr
 
 
+def test_sigterm_takes_temporary_files_along(tmp_path):
+    """Of a killed process they stay: hundreds of megabytes of tensors in groups, say."""
+    words = f"with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}): os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"
+    script = f"import os, signal, tempfile, time\nfrom octavo import cli\ndef main():\n  {words}\ncli.run(main)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "terminated; outputs are as they were\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("stream", "words"),
     [

@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="octavo",
         description="Folds an FP32 vision model into FP16 and INT8 and proves what was kept. The pipeline itself is `dvc repro`.",
-        epilog="Exit codes: 0 done, 1 a bug (of gate: a gate failed), 2 a mistake that the message tells how to mend, 130 stopped, "
-        "141 nobody reads the output any longer.",
+        epilog="Exit codes: 0 done, 1 a bug (of gate: a gate failed), 2 a mistake that the message tells how to mend, 130 "
+        "interrupted, 143 terminated, 141 nobody reads the output any longer.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     asked = arguments[0] if arguments else None
