@@ -150,6 +150,13 @@ class TestClassification:
         assert variant.labelled == 3
         assert variant.resampled(np.array([[1, 1, 1], [2, 0, 1]])) == pytest.approx([2 / 3, 1 / 3])
 
+    def test_kl_of_a_graph_that_ends_in_a_softmax(self):
+        score = ClassificationScore(TASK, SPEC)
+        p, q = np.array([0.9, 0.1, 0.0]), np.array([0.5, 0.5, 0.0])
+        score.update({"y": q[None]}, {"y": p[None]}, labelled(None))
+        expected = 0.9 * np.log(0.9 / 0.5) + 0.1 * np.log(0.1 / 0.5)
+        assert score.metrics(score)["kl"] == pytest.approx(expected, abs=1e-5)
+
     def test_without_labels_there_is_no_accuracy(self):
         score = ClassificationScore(TASK, SPEC)
         score.update({"y": np.eye(2)[:1]}, {"y": np.eye(2)[:1]}, labelled(None))

@@ -20,7 +20,7 @@ from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Input
 from octavo.tasks.detection import Reading, detect
 from octavo.tasks.detection.boxes import Boxes
-from octavo.tasks.ranking import class_scores
+from octavo.tasks.ranking import are_shares, class_scores
 from octavo.tasks.segmentation.decode import class_count, classes_of_pixels, logits_of
 
 __all__ = ["Run", "Trial", "Tried", "tried"]
@@ -226,7 +226,7 @@ _LABELLED: dict[str, tuple[str, Callable[[Any, Sequence[Item], Any], list[float]
 def _shares(scores: np.ndarray) -> np.ndarray:
     """Class scores as shares of 1, which they may be already."""
     values = scores.astype(np.float64)
-    if values.min() >= 0 and abs(values.sum() - 1) < 1e-3:
+    if are_shares(values):
         return values
     powers = np.exp(values - values.max())
     return powers / powers.sum()

@@ -10,10 +10,13 @@ from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Classification, Input
 from octavo.tasks.labels import labels_of
 from octavo.tasks.outputs import Outputs
-from octavo.tasks.ranking import class_scores
+from octavo.tasks.ranking import are_shares, class_scores
 from octavo.tasks.score import Panel, Shown
 
 __all__ = ["ClassificationScore"]
+
+# Of shares that a graph puts out: less counts as this. float16 has nothing smaller above 0.
+LEAST = 2.0**-24
 
 
 class ClassificationScore:
@@ -109,8 +112,12 @@ class ClassificationScore:
 
 
 def _kl(reference: np.ndarray, other: np.ndarray) -> float:
-    """KL(softmax(reference) || softmax(other)) in nats."""
-    p = reference.astype(np.float64) - reference.max()
-    q = other.astype(np.float64) - other.max()
-    log_p, log_q = p - np.log(np.exp(p).sum()), q - np.log(np.exp(q).sum())
+    """KL(reference || other) of class distributions in nats: the softmax of the scores, unless FP32's are shares of 1 already."""
+    shares = are_shares(reference)
+    log_p, log_q = (_log_shares(scores.astype(np.float64), shares=shares) for scores in (reference, other))
     return float((np.exp(log_p) * (log_p - log_q)).sum())
+
+
+def _log_shares(scores: np.ndarray, *, shares: bool) -> np.ndarray:
+    logits = np.log(np.maximum(scores, LEAST)) if shares else scores - scores.max()
+    return logits - np.log(np.exp(logits).sum())

@@ -10,7 +10,7 @@ from octavo.errors import DataError
 from octavo.params.grammar import Classification
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["Ranking", "class_scores"]
+__all__ = ["Ranking", "are_shares", "class_scores"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,3 +51,8 @@ def class_scores(outputs: Outputs, task: Classification) -> np.ndarray:
     if scores.shape[0] != 1 or scores.shape[1] < 2:
         raise DataError(f"output {name!r} of shape {list(outputs[name].shape)} is not one image's class scores", "check `task`")
     return scores[0]
+
+
+def are_shares(scores: np.ndarray) -> bool:
+    """Whether one image's class scores are shares of 1 already, as a graph that ends in a softmax puts them out."""
+    return bool(scores.min() >= 0 and abs(scores.astype(np.float64).sum() - 1) < 1e-3)
