@@ -22,12 +22,13 @@ from octavo.evidence.report import headings, markdown, resolutions, rows, tradeo
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
-from octavo.params.grammar import Classification, Input, Int8, Validate
+from octavo.params.grammar import Classification, Input, Int8, Segmentation, Validate
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.session import Session
 from octavo.tasks.classification import ClassificationScore
 from octavo.tasks.ranking import class_scores
+from octavo.tasks.registry import compared_outputs
 
 TASK = Classification(name="classification")
 SPEC = Input(size=(32, 32))
@@ -156,6 +157,13 @@ class TestClassification:
         score.update({"y": q[None]}, {"y": p[None]}, labelled(None))
         expected = 0.9 * np.log(0.9 / 0.5) + 0.1 * np.log(0.1 / 0.5)
         assert score.metrics(score)["kl"] == pytest.approx(expected, abs=1e-5)
+
+    def test_fidelity_is_about_the_named_outputs(self):
+        assert compared_outputs(Classification(name="classification", output="logits")) == ["logits"]
+        assert compared_outputs(Segmentation(name="segmentation", output="main")) == ["main"]
+        several = Segmentation(name="segmentation", heads={"lane": {}, "road": {"output": "da"}})
+        assert compared_outputs(several) == ["lane", "da"]
+        assert compared_outputs(TASK) == compared_outputs(Segmentation(name="segmentation")) == []
 
     def test_without_labels_there_is_no_accuracy(self):
         score = ClassificationScore(TASK, SPEC)

@@ -13,7 +13,7 @@ import numpy as np
 
 from octavo.images.dataset import Classes
 from octavo.images.preprocess import preprocess
-from octavo.params.grammar import Embedding, Input
+from octavo.params.grammar import Classification, Embedding, Input, Segmentation
 from octavo.tasks.classification import ClassificationScore
 from octavo.tasks.detection.score import DetectionScore
 from octavo.tasks.embedding.score import EmbeddingScore
@@ -60,5 +60,10 @@ def answer_to_grey(spec: Input, run: Callable[[np.ndarray], Outputs]) -> tuple[O
 
 
 def compared_outputs(task: Any) -> list[str]:
-    """The outputs that fidelity is about, where these are not all: of several the one that is the embedding."""
-    return [task.output] if isinstance(task, Embedding) and task.output is not None else []
+    """The outputs that fidelity is about, where the task names them; empty for all.
+
+    Features beside class scores, or heads that serve training alone, would be most of a cosine over all outputs.
+    """
+    if isinstance(task, Segmentation):
+        return [head.output for head in task.each.values() if head.output is not None]
+    return [task.output] if isinstance(task, Classification | Embedding) and task.output is not None else []
