@@ -5,7 +5,7 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from conftest import small_network
+from conftest import project_params, small_network
 from graphs import inferred
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,11 +22,12 @@ from octavo.evidence.report import headings, markdown, resolutions, rows, tradeo
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
-from octavo.params.grammar import Classification, Input, Int8, Segmentation, Validate
+from octavo.params.grammar import Classification, Input, Int8, ModelSpec, Segmentation, Validate
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.session import Session
 from octavo.tasks.classification import ClassificationScore
+from octavo.tasks.exported import as_read
 from octavo.tasks.ranking import class_scores
 from octavo.tasks.registry import compared_outputs
 
@@ -178,6 +179,27 @@ class TestClassification:
             class_scores(outputs, TASK)
         with pytest.raises(DataError, match="not one image's class scores"):
             class_scores({"y": np.ones((2, 4))}, TASK)
+        with pytest.raises(DataError, match=r"is one score; class scores are one a class\n.*\[1 - p, p\]"):
+            class_scores({"y": np.ones((1, 1))}, TASK)
+
+    @pytest.mark.parametrize(
+        ("task", "told"),
+        [
+            ({"name": "classification", "output": "logits"}, ""),
+            ({"name": "classification", "output": "logit"}, "which output holds the class scores? the graph has logits"),
+            ({"name": "classification", "classes": ["cat", "dog"]}, "`task.classes` names 2 classes, the model tells 4 apart"),
+            ({"name": "embedding", "output": "vector"}, "which output holds the embedding? the graph has logits"),
+        ],
+    )
+    def test_export_tells_what_validate_refuses(self, task, told):
+        # A set of identities or classes is not what this is about: folders without labels fit every task.
+        data = {purpose: {"format": "folder", "path": purpose} for purpose in ("calibration", "validation")}
+        spec = ModelSpec.model_validate(project_params(task=task, data=data)["models"]["small"])
+        network = small_network()
+        session = Session(network.SerializeToString())
+        _, notes = as_read(spec, ir.from_proto(network), lambda image: session.run({session.inputs[0]: image}))
+        assert [note.split(": ", 1)[0] for note in notes] == (["validate is going to refuse this model"] if told else [])
+        assert told in "".join(notes)
 
 
 def images(count: int, labelled: bool = True):

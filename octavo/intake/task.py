@@ -75,7 +75,7 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], model: ir.M
     fitting = {name: value for name, value in outputs.items() if fits(value, task)}
     if not fitting:
         shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in outputs.items())
-        wanted = "1 x classes x rows x columns, or 1 x rows x columns whole numbers" if task == "segmentation" else "1 x n"
+        wanted = "1 x classes x rows x columns, or 1 x rows x columns whole numbers" if task == "segmentation" else "1 x n, n > 1"
         raise DataError(f"no output is that of {task} ({wanted}): {shapes}", "is `--task` the right one?")
     # Whole maps before auxiliary ones, and of equal ones the first.
     name = max(fitting, key=lambda one: fitting[one].size) if len(fitting) > 1 else next(iter(fitting))

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from octavo.errors import OctavoError
 from octavo.images.dataset import refuse_other_names
-from octavo.params.grammar import Detection, ModelSpec, Segmentation
+from octavo.params.grammar import ModelSpec, Segmentation
 from octavo.tasks.outputs import Outputs
 from octavo.tasks.registry import SCORES, answer_to_grey
 from octavo.tasks.segmentation.told import as_told
@@ -25,8 +25,6 @@ def as_read(spec: ModelSpec, model: ir.Model, run: Callable[[np.ndarray], Output
         model: FP32. A graph that runs only as far as an operator without a body has other outputs, and is not read.
         run: it, from a preprocessed image.
     """
-    if not isinstance(spec.task, Detection | Segmentation):
-        return spec, []
     own = [value.name for value in model.graph.outputs]
     try:
         outputs, size = answer_to_grey(spec.input, run)

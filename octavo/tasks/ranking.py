@@ -48,8 +48,14 @@ def class_scores(outputs: Outputs, task: Classification) -> np.ndarray:
             "name it: `task: {name: classification, output: ...}`",
         )
     scores = outputs[name].reshape(outputs[name].shape[0], -1)
+    shape = list(outputs[name].shape)
+    if scores.shape == (1, 1):
+        raise DataError(
+            f"output {name!r} of shape {shape} is one score; class scores are one a class",
+            "where one score tells two classes apart, export both: [1 - p, p] of a probability p, [0, z] of a logit z",
+        )
     if scores.shape[0] != 1 or scores.shape[1] < 2:
-        raise DataError(f"output {name!r} of shape {list(outputs[name].shape)} is not one image's class scores", "check `task`")
+        raise DataError(f"output {name!r} of shape {shape} is not one image's class scores", "check `task`")
     return scores[0]
 
 
