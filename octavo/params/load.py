@@ -40,8 +40,9 @@ class _Loader(yaml.SafeLoader):
         try:
             sorted(made)
         except TypeError:
-            number = next(key for key in made if not isinstance(key, str))
-            problem = f"keys that are text and the key {number} beside them, which DVC cannot sort; write '{number}'"
+            # As it is written: YAML takes `no`, `off` and `3` for no text.
+            other = next(key.value for key, _ in node.value if not isinstance(self.construct_object(key, deep=True), str))
+            problem = f"keys that are text and the key {other} beside them, which DVC cannot sort; write '{other}'"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
         return made
 
@@ -147,10 +148,11 @@ def _explain(root: type[BaseModel], raw: Any, item: Any) -> str:
         near = difflib.get_close_matches(str(item["input"]), choices, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{place}: {item['input']!r} is not possible; expected {item['ctx']['expected']}{hint}"
-    message = message.removeprefix("Value error, ")
-    return (
-        f"{place}: {message[:1].lower()}{message[1:]}, found {item['input']!r}" if kind != "value_error" else f"{place}: {message}"
-    )
+    if kind == "value_error":
+        return f"{place}: {message.removeprefix('Value error, ')}"
+    # In the words of YAML, not of Python.
+    told = f"{message[:1].lower()}{message[1:]}".replace("tuple", "list").replace("dictionary", "map")
+    return f"{place}: {told}, found {item['input']!r}"
 
 
 def _walk(schema: Any, location: tuple[Any, ...], value: Any) -> Any:

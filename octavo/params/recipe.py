@@ -238,8 +238,8 @@ class Benchmark(Block):
     # auto: the CPU, and CUDA where a GPU can be used. A provider that is named and not there is an error.
     providers: Annotated[tuple[Literal["auto", "cpu", "cuda"], ...], Field(min_length=1)] = ("auto",)
     # Of the CPU; a GPU is measured once, with the most.
-    threads: tuple[Positive, ...] = (1, 2)
-    batch: tuple[Positive, ...] = (1,)
+    threads: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2)
+    batch: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     # Further input sizes, for graphs whose height and width are dynamic: a number is a square, a pair [height, width]. `validate`
     # measures every variant's accuracy at each, `benchmark` its latency.
     resolutions: tuple[Side | tuple[Side, Side], ...] = ()
