@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
+from octavo.quantization import report
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.record import decided
@@ -195,6 +196,15 @@ def test_the_record_speaks_of_the_layer_that_came_in():
     heads = {decision.node: decision for decision in result.decisions if decision.node.startswith("head")}
     assert {name: decision.precision for name, decision in heads.items()} == {"head0": "int8", "head1": "int8"}
     assert heads["head0"].reason == "in 4 parts: integer kernel over pixels, which writes float"
+
+
+def test_nodes_are_told_together_however_many_parts_they_became():
+    _, result = quantized()
+    tails = [decision.reason for decision in result.decisions if "no weights follow" in decision.reason]
+    assert len(set(tails)) > 1
+    assert not any("in 1 parts" in reason for reason in tails)
+    assert {report.alike(reason) for reason in tails} == {"no weights follow: decoding, scores and other tails stay float"}
+    assert report.alike("2 of its 3 parts are int8, and not head.wh: repair: 3 dB") == report.alike("repair: 1 dB")
 
 
 def test_what_is_computed_of_each_part_is_float_and_no_surprise(tmp_path):

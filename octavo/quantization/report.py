@@ -23,6 +23,8 @@ _ALIKE = (
     (re.compile(r"^repair\b.*"), "repair: given back to float, so that `int8.fidelity` holds"),
     (re.compile(r"^(\S+) is a constant$"), "an input is a constant"),
 )
+# What preparation computes in parts is float for the reason that its parts have.
+_PARTS = re.compile(r"^(in \d+ parts|\d+ of its \d+ parts are int8, and not .+?): ")
 
 
 def markdown(manifest: Mapping[str, Any]) -> str:
@@ -210,6 +212,7 @@ def _setting(value: Any) -> str:
 
 def alike(reason: str) -> str:
     """A node's reason without what differs between nodes that stay float for the same one."""
+    reason = _PARTS.sub("", reason)
     return next((group for pattern, group in _ALIKE if pattern.match(reason)), reason)
 
 

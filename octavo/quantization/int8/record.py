@@ -72,7 +72,9 @@ def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | 
 
 def _of_parts(parts: Sequence[Decision]) -> Decision:
     floats = [part for part in parts if part.precision == "float"]
-    reason = f"in {len(parts)} parts: {(floats or parts)[0].reason}"
+    reason = (floats or parts)[0].reason
+    if len(parts) > 1:
+        reason = f"in {len(parts)} parts: {reason}"
     if floats and len(floats) < len(parts):
         named = ", ".join(part.node for part in floats)
         reason = f"{len(parts) - len(floats)} of its {len(parts)} parts are int8, and not {named}: {floats[0].reason}"
