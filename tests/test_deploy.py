@@ -304,6 +304,22 @@ class TestLoad:
         assert "is damaged" in model.fallbacks["int8"]
         assert caplog.text.count("does not run here") == 1
 
+    @pytest.mark.parametrize("measure", [True, False])
+    def test_one_of_which_nothing_can_be_compared_is_run_before_it_is_timed_or_taken(self, project, monkeypatch, measure):
+        change(project / "models/small/package/int8/manifest.json", selfcheck={"outputs": [], "left_out": {"*": "choices"}})
+        nothing_measured(project)
+        whole = Session.run
+
+        def run(self: Session, *given: object) -> object:
+            if "int8" in str(self.name):
+                raise ModelRunError("a kernel refuses", "take another")
+            return whole(self, *given)
+
+        monkeypatch.setattr(Session, "run", run)
+        model = load("models/small", measure=measure)
+        assert model.variant != "int8"
+        assert model.fallbacks == {"int8": "a kernel refuses"}
+
     def test_a_graph_that_answers_otherwise_than_where_it_was_packaged(self, project):
         """As a machine whose kernels saturate would: the bytes are right, the numbers are not."""
         nothing_measured(project)

@@ -232,7 +232,9 @@ class _Opener:
         for provider in (candidates := self.providers(artifact)):
             try:
                 session = Session(artifact.path, provider=provider, threads=self.threads)
-                selfcheck(session, artifact.manifest)
+                if not selfcheck(session, artifact.manifest):
+                    # Nothing of it can be compared; that it runs is known all the same before it is timed or taken.
+                    session.run(check_feeds(artifact.manifest))
             except ModelRunError as error:
                 if provider == candidates[-1]:
                     raise
