@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -387,6 +388,35 @@ def test_roboflow_s_xml_beside_the_images(tmp_path):
     blocks, data = detection_data(tmp_path)
     assert blocks == [{"format": "voc", "path": part} for part in ("train", "valid")]
     assert data.labelled
+
+
+@pytest.mark.parametrize(("inner", "year"), [("", "2017"), ("images", "2017"), ("", "")])
+def test_coco_s_own_folders(tmp_path, inner, year):
+    parts = [f"train{year}", f"val{year}"]
+    (tmp_path / "annotations").mkdir()
+    for seed, part in enumerate(parts):
+        write_squares(tmp_path / part, 3, seed=seed)
+        instances = json.loads((tmp_path / part / "instances.json").read_text())
+        (tmp_path / inner / part).parent.mkdir(exist_ok=True)
+        # Both parts have images of the same names.
+        (tmp_path / part / "images").rename(tmp_path / "moved")
+        shutil.rmtree(tmp_path / part)
+        (tmp_path / "moved").rename(tmp_path / inner / part)
+        (tmp_path / f"annotations/instances_{part}.json").write_text(json.dumps(instances))
+        people = instances | {"categories": [{"id": 1, "name": "person"}], "annotations": []}
+        (tmp_path / f"annotations/a_keypoints_{part}.json").write_text(json.dumps(people))
+        (tmp_path / f"annotations/captions_{part}.json").write_text("{}")
+    blocks, data = detection_data(tmp_path, classes=2)
+    files = [f"annotations/instances_{part}.json" for part in parts]
+    assert blocks == [{"format": "coco", "path": ".", "annotations": file} for file in files]
+    assert data.labelled
+    assert {item.path.parent for item in data.items} == {tmp_path / inner / parts[1]}
+    assert data.why["calibration"] == f"the folder has parts named {parts[0]} and {parts[1]}"
+    # Calibration needs no labels; those of other classes are no use to either.
+    for file in (tmp_path / "annotations").glob(f"*_{parts[0]}.json"):
+        file.unlink()
+    assert detection_data(tmp_path, classes=2)[0][0] == {"format": "folder", "path": str(Path(inner, parts[0]))}
+    assert detection_data(tmp_path, classes=5)[0][1] == {"format": "folder", "path": str(Path(inner, parts[1]))}
 
 
 def test_a_detector_with_coco_s_boxes(folder):

@@ -13,7 +13,7 @@ from octavo.images.formats.listed import dataset_folders, files_below, image_fil
 from octavo.images.formats.masks import FOLDERS
 from octavo.images.formats.yolo import label_of
 
-__all__ = ["Found", "recognised"]
+__all__ = ["Found", "instances_of", "recognised"]
 
 _PAIRS = "pairs.txt"
 # Of a JSON file: what is read to see whether it is COCO's.
@@ -101,10 +101,25 @@ def _boxes(folder: Path) -> Found | None:
 
 def _coco(folder: Path) -> str | None:
     """The JSON file of instances, from the folder; of several the one that is named for validation."""
-    files = [path for place in (folder, folder / "annotations") if place.is_dir() for path in sorted(place.glob("*.json"))]
-    found = [path for path in files if _is_coco(path)]
-    found.sort(key=lambda path: (path.name != "instances.json", "val" not in path.name))
-    return found[0].relative_to(folder).as_posix() if found else None
+    files = sorted(_json_files(folder), key=lambda path: (path.name != "instances.json", "val" not in path.name))
+    return _first_coco(folder, files)
+
+
+def instances_of(folder: Path, part: str) -> str | None:
+    """The JSON file of instances called after a part, from the folder: instances_val2017.json; None where there is none."""
+    files = [path for path in _json_files(folder) if path.stem == part or path.stem.endswith((f"_{part}", f"-{part}"))]
+    # Beside it lie that of key points, which has people alone, and that of captions.
+    return _first_coco(folder, sorted(files, key=lambda path: not path.name.startswith("instances")))
+
+
+def _json_files(folder: Path) -> list[Path]:
+    return [path for place in (folder, folder / "annotations") if place.is_dir() for path in sorted(place.glob("*.json"))]
+
+
+def _first_coco(folder: Path, files: list[Path]) -> str | None:
+    # One after the other: that of COCO's training images has 450 MB.
+    found = next((path for path in files if _is_coco(path)), None)
+    return found.relative_to(folder).as_posix() if found else None
 
 
 def _is_coco(path: Path) -> bool:

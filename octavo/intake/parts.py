@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from octavo.errors import DataError
@@ -9,7 +10,7 @@ from octavo.images.formats.listed import image_files
 from octavo.images.formats.places import text_lines
 from octavo.images.formats.voc import places_of
 from octavo.images.formats.yolo_yaml import last_images, parts_in, with_names
-from octavo.intake.folder import Found, recognised
+from octavo.intake.folder import Found, instances_of, recognised
 
 __all__ = ["parted"]
 
@@ -22,13 +23,18 @@ _MAIN = "ImageSets/Main"
 def parted(folder: Path, task: str) -> tuple[Found | None, Found, str]:
     """(training images, validation images, what tells them apart); no training images where the folder is one set.
 
-    1. Folders called `train` and `val` (`valid`, `test`): Roboflow's layout, and that of most classifiers' data.
-    2. Of YOLO's text files, folders within `images`, as ultralytics has them: those that a YAML file names, else those so called.
-    3. Of PASCAL VOC, the lists of `ImageSets/Main`, where every image of theirs lies there and none stands in both.
+    1. Of COCO's files of instances those called after folders of images, `train` and `val` with or without a year behind it:
+       `annotations/instances_val2017.json` for `val2017`, which may lie in `images`. The first may have no such file.
+    2. Folders called `train` and `val` (`valid`, `test`): Roboflow's layout, and that of most classifiers' data.
+    3. Of YOLO's text files, folders within `images`, as ultralytics has them: those that a YAML file names, else those so called.
+    4. Of PASCAL VOC, the lists of `ImageSets/Main`, where every image of theirs lies there and none stands in both.
 
     Raises:
         DataError: there is no such folder, or no image in it.
     """
+    pair = _by_instances(folder) if task == "detection" else None
+    if pair is not None:
+        return *pair, f"the folder has parts named {' and '.join((each.photos or each.path).name for each in pair)}"
     found = _named(folder)
     if found is None:
         whole = recognised(folder, task)
@@ -42,10 +48,31 @@ def parted(folder: Path, task: str) -> tuple[Found | None, Found, str]:
     return recognised(first, task), recognised(second, task), f"the folder has parts named {names}"
 
 
-def _named(folder: Path) -> tuple[Path, Path] | None:
-    first = next((folder / name for name in _TRAIN if (folder / name).is_dir()), None)
-    second = next((folder / name for name in _REST if (folder / name).is_dir()), None)
-    return _with_images(first, second)
+def _by_instances(folder: Path) -> tuple[Found, Found] | None:
+    """Folders for training and for validation where a file of instances is called after the second, and perhaps the first."""
+    for photos in (folder, folder / "images"):
+        first, second = _named(photos, dated=True) or (None, None)
+        file = instances_of(folder, second.name) if second else None
+        if file:
+            training = instances_of(folder, first.name)
+            plain = Found("folder", first, "images for training")
+            return _of(folder, first, training) if training else plain, _of(folder, second, file)
+    return None
+
+
+def _of(folder: Path, photos: Path, file: str) -> Found:
+    return Found("coco", folder, f"{file} is a COCO file of instances, called after {photos.name}", file, photos)
+
+
+def _named(folder: Path, *, dated: bool = False) -> tuple[Path, Path] | None:
+    """Folders of images called for training and for validation; with `dated` also those with a year behind it, the last first."""
+    names = sorted((path.name for path in folder.iterdir() if path.is_dir()), reverse=True) if folder.is_dir() else []
+
+    def called(kinds: tuple[str, ...]) -> Path | None:
+        found = (name for kind in kinds for name in names if name == kind or (dated and re.fullmatch(rf"{kind}\d{{4}}", name)))
+        return next((folder / name for name in found), None)
+
+    return _with_images(called(_TRAIN), called(_REST))
 
 
 def _told(folder: Path) -> tuple[Path, Path] | None:

@@ -7,6 +7,7 @@ objects, so that whatever is found there is wrong. Boxes alone are read; `iscrow
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,7 +92,8 @@ def _photos(root: Path, file: Path, entries: list[Entry]) -> dict[int | str, Pho
             f"{file}: its list `images` is empty, and images that it does not name are not part of the set",
             "name them in it, or read the folder without labels: `format: folder`",
         )
-    finder = ImageFinder(root)
+    # COCO's own instances_val2017.json is of the folder val2017; others may have images of the same names.
+    finder = ImageFinder(root, re.split("[_-]", file.stem)[-1])
     photos: dict[int | str, Photo] = {}
     seen: dict[Path, str] = {}
     missing: list[str] = []

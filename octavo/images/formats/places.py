@@ -42,14 +42,16 @@ class ImageFinder:
 
     Args:
         root: the set's folder.
+        part: the folder within it, or within its `images`, that the annotations are of.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, part: str = "") -> None:
         self._root = root
+        self._places = list(dict.fromkeys(root / inner for inner in ("", "images", part, f"images/{part}")))
         self._by_base: dict[str, list[Path]] | None = None
 
     def find(self, name: str, entry: str) -> Path | None:
-        """Look for a file as it is named below the folder, then below its `images`, then by its base name anywhere below.
+        """Look for a file as it is named below the folder, its `images` and the part, then by its base name anywhere below.
 
         Args:
             name: as the annotations have it.
@@ -64,7 +66,7 @@ class ImageFinder:
         refuse_outside(name, entry, self._root)
         name = name.replace("\\", "/")
         try:
-            return next(path for path in (self._root / name, self._root / "images" / name) if path.is_file())
+            return next(path for place in self._places if (path := place / name).is_file())
         except (StopIteration, OSError):
             pass  # not there, or no name that a file can have
         found = self._of_base(PurePosixPath(name).name)
