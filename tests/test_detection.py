@@ -340,6 +340,29 @@ class TestFamilies:
         assert found.xyxy.tolist() == [[80, 120, 160, 240]]
         assert found.classes.tolist() == [0]
 
+    @pytest.mark.parametrize("classes", [1, 3, 20])
+    def test_ssd_of_few_rows_is_told_from_queries(self, classes):
+        size = (96, 160)
+        places, step = centres(size, (16, 32), 0.5)
+        centre, side = np.repeat(places * step, 3, axis=0) / size[::-1], np.repeat(step, 3, axis=0) / size[::-1]
+        generator = np.random.default_rng(0)
+        centre = centre + generator.uniform(-0.5, 0.5, centre.shape) * side
+        logits = generator.normal(size=(len(centre), 1 + classes)) + 4 * (np.arange(1 + classes) == 0)
+        logits[7, classes] = 12
+        scores = np.float32(np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))
+        boxes = np.float32(np.concatenate([centre - side, centre + side], axis=1))
+        outputs = {"a": boxes[None], "b": scores[None]}
+        family = family_of(outputs, size)
+        assert (len(boxes), family.name, family.classes(outputs, size)) == (225, "ssd", classes)
+        found = family.boxes(outputs, size, 0.9)
+        assert found.classes.tolist() == [classes - 1]
+        np.testing.assert_allclose(found.xyxy[0], boxes[7] * [160, 96, 160, 96], rtol=1e-6)
+        # Queries: centre and size, or no object behind all classes, or boxes where objects are.
+        sized = np.float32(np.concatenate([centre, 2 * side], axis=1))
+        gathered = np.float32(0.2 * boxes + 0.1)
+        for queries in ((sized, scores), (boxes, scores[:, ::-1]), (gathered, scores)):
+            assert not FAMILIES["ssd"].fits({"a": queries[0][None], "b": queries[1][None]}, size)
+
     def test_what_ssd_leaves_undecoded_is_no_ssd(self):
         generator = np.random.default_rng(0)
         offsets, logits = generator.normal(size=(1, 4420, 4)), generator.normal(size=(1, 4420, 3))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores
+from octavo.tasks.detection.shares import are_even
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
 
-# Rows from which boxes are those of a grid; fewer are queries.
-_LEAST = 1000
+# Up to so many rows may be queries, which are told from a grid's boxes by where they lie.
+_QUERIES = 1000
 # Of softmax's sum, for rounding; where nearly all of a grid's boxes lie, in shares; and what share "nearly all" is.
 _ROUNDED, _NEAR, _MOST = 0.1, (-0.5, 1.5), 0.9
+# The share of rows that are background, at least: of queries' softmax it is the last class.
+_BACKGROUND = 0.5
 
 
 def _from_one(values: np.ndarray) -> np.ndarray:
@@ -26,12 +29,18 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
 
 def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
     parts = _parts(outputs)
-    if parts is None or len(parts[0]) <= _LEAST or not are_scores(parts[1]) or (_from_one(parts[1]) > _ROUNDED).any():
+    if parts is None or not are_scores(parts[1]) or (_from_one(parts[1]) > _ROUNDED).any():
         return False
-    boxes = parts[0]
+    boxes, scores = parts
+    if len(boxes) <= _QUERIES and not (_are_a_grid(boxes) and (scores.argmax(axis=1) == 0).mean() > _BACKGROUND):
+        return False
     near = (boxes >= _NEAR[0]) & (boxes <= _NEAR[1])
     # Offsets that the graph leaves undecoded lie there, too, and half of them are corners the wrong way round.
     return bool(near.mean() > _MOST and (boxes[:, 2:] >= boxes[:, :2]).mean() > _MOST)
+
+
+def _are_a_grid(boxes: np.ndarray) -> bool:
+    return are_even((boxes[:, :2] + boxes[:, 2:]) / 2)
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:
@@ -42,8 +51,7 @@ def _rows(outputs: Outputs, size: Size) -> Rows:
 FAMILY = Family(
     name="ssd",
     networks="SSD, and face detectors of its kind",
-    layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores that sum to 1, the first that of the background; n above "
-    "1000",
+    layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores that sum to 1, the first that of the background",
     fits=_fits,
     rows=_rows,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
