@@ -395,6 +395,31 @@ class TestFamilies:
         assert found.xyxy.tolist() == [[1, 2, 3, 4]]
         assert found.classes.tolist() == [2]
 
+    @pytest.mark.parametrize("name", ["tensorflow", "tflite"])
+    @pytest.mark.parametrize("share", [False, True])
+    def test_tensorflow_s_corners_are_y_before_x(self, name, share):
+        size, pixels = (240, 320), np.array([[30.0, 20, 90, 220], [0, 300, 240, 320]])
+        boxes = np.float32([*(pixels / [240, 320, 240, 320] if share else pixels), [0] * 4])[None]
+        scores, classes = np.float32([[0.9, 0.4, 0]]), np.float32([[17, 1, 0]])
+        outputs = {"detection_boxes": boxes, "detection_classes": classes, "detection_scores": scores}
+        outputs |= {"num_detections": np.float32([2])}
+        if name == "tflite":
+            outputs = {f"StatefulPartitionedCall:{place}": outputs[key] for place, key in enumerate(sorted(outputs, reverse=True))}
+        else:
+            raw = {f"raw_{key}": np.ones((1, 900, last), np.float32) for key, last in (("detection_boxes", 4), ("scores", 91))}
+            frozen = {f"{key}:0": value for key, value in (outputs | raw).items()}
+            assert family_of(frozen, size).name == family_of(outputs | raw, size).name == family_of(outputs, size).name
+        family = family_of(outputs, size)
+        assert family.name == name + ("-shares" if share else "")
+        assert (family.background, family.overlaps, family.rows) == (name == "tensorflow", False, None)
+        found = family.boxes(outputs, size, 0.001)
+        np.testing.assert_allclose(found.xyxy, pixels[:, [1, 0, 3, 2]], atol=1e-4)
+        assert found.classes.tolist() == [17, 1]
+        assert found.scores == pytest.approx([0.9, 0.4])
+        nothing = {key: 0 * value for key, value in outputs.items()}
+        assert len(family.boxes(nothing, size, 0.001)) == 0
+        assert family_of(nothing, size).name == name
+
     @pytest.mark.parametrize(
         ("shapes", "size", "expected", "classes"),
         [

@@ -605,6 +605,7 @@ class TestNames:
     def test_task_classes_become_names(self, tmp_path):
         assert class_names(Detection(name="detection")) is None
         assert class_names(Detection(name="detection", classes="coco80")) == COCO80
+        assert class_names(Detection(name="detection", classes="coco90")) == COCO91[1:]
         assert class_names(Detection(name="detection", classes=["a", "b"])) == ("a", "b")
         names = class_names(Detection(name="detection", classes="coco91"))
         assert classes_of(write_coco(tmp_path), "coco", Classes(91, names)) == [17, 18, 17]

@@ -51,10 +51,14 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "rgb",
         "PaddleDetection stretches; RT-DETR and PP-YOLOE+ take 0..1, PicoDet and the first PP-YOLOE ImageNet's mean and std",
     ),
+    **{
+        name: ({"rule": "stretch"}, NORMALISATIONS["-1..1"], "rgb", "TensorFlow's detectors stretch, and mostly take -1..1")
+        for name in ("tensorflow", "tflite")
+    },
     "ssd": ({"rule": "stretch"}, {"scale": 1, "mean": [127], "std": [128]}, "rgb", "SSD's kin take (x - 127) / 128, stretched"),
 }
-# PaddleDetection's exports say nothing of which of its networks they are.
-_FIRM = frozenset(_FAMILIES) - {"paddle"}
+# PaddleDetection's exports and TensorFlow's say nothing of which of their networks they are.
+_FIRM = frozenset(_FAMILIES) - {"paddle", "tensorflow", "tflite"}
 # Shorter side over crop, as most classifiers are evaluated: 256 for 224, 342 for 299.
 _CROP = 0.875
 

@@ -18,7 +18,8 @@ from octavo.intake.folder import Found, recognised
 from octavo.intake.parts import parted
 from octavo.intake.task import TaskGuess
 from octavo.params.grammar import ImageSet, Split
-from octavo.tasks.detection.names import COCO80, COCO91
+from octavo.tasks.detection.names import COCO80, NAMED
+from octavo.tasks.detection.shares import SUFFIX
 
 __all__ = ["DataGuess", "guessed_data"]
 
@@ -125,8 +126,10 @@ def _classes_tried(found: Found, task: TaskGuess) -> list[tuple[Any, str]]:
     coco = ("coco80", f"{task.classes} classes, as COCO has")
     if task.classes == len(COCO80):
         tried.insert(0, coco)
-    if task.family == "torchvision":
-        tried.insert(0, ("coco91", "torchvision's detectors number their classes as COCO's categories"))
+    family = task.family and task.family.removesuffix(SUFFIX)
+    if family in ("torchvision", "tensorflow", "tflite"):
+        kind = "coco90" if family == "tflite" else "coco91"
+        tried.insert(0, (kind, f"detectors read as {family} mostly number their classes as COCO's categories"))
     if found.format == "voc":
         names = class_names_of(found.path)
         if task.classes in (None, len(names)):
@@ -139,7 +142,7 @@ def _classes_tried(found: Found, task: TaskGuess) -> list[tuple[Any, str]]:
 
 
 def _names(classes: Any) -> tuple[str, ...] | None:
-    return {"coco80": COCO80, "coco91": COCO91}.get(classes) if isinstance(classes, str) else (tuple(classes) if classes else None)
+    return NAMED[classes] if isinstance(classes, str) else (tuple(classes) if classes else None)
 
 
 def _values(items: list[Item]) -> set[int]:

@@ -27,6 +27,10 @@ __all__ = [
 DECODERS = (
     "efficientnms",
     "efficientnms-shares",
+    "tensorflow",
+    "tensorflow-shares",
+    "tflite",
+    "tflite-shares",
     "torchvision",
     "chosen",
     "chosen-shares",
@@ -72,9 +76,10 @@ class Detection(Block):
     name: Literal["detection"]
     # How the outputs are read: a family of octavo/tasks/detection, or the first that fits.
     decoder: str = "auto"
-    # The model's class names in the order of its class index, or coco80, or coco91 (torchvision's: COCO's own category ids).
+    # The model's class names in the order of its class index, or coco80, or coco91 (torchvision's and TensorFlow's: COCO's own
+    # category ids), or coco90 (TFLite's: the same without the background).
     # Without them the classes of a COCO file or of YOLO labels are the model's, in their order.
-    classes: Literal["coco80", "coco91"] | tuple[str, ...] | None = None
+    classes: Literal["coco80", "coco90", "coco91"] | tuple[str, ...] | None = None
     # What metrics see: boxes above this score, after suppression of those that overlap by more than `iou`, at most so many.
     score: Fraction = 0.001
     iou: Fraction = 0.65

@@ -16,6 +16,7 @@ from octavo.tasks.detection import (
     paddle,
     rtdetr,
     ssd,
+    tensorflow,
     torchvision,
     yolonas,
     yolov4,
@@ -36,6 +37,7 @@ FAMILIES = {
     family.name: family
     for family in (
         *efficientnms.FAMILIES,
+        *tensorflow.FAMILIES,
         torchvision.FAMILY,
         *chosen.FAMILIES,
         paddle.FAMILY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.params.grammar import Detection
 
-__all__ = ["COCO80", "COCO91", "class_names"]
+__all__ = ["COCO80", "COCO91", "NAMED", "class_names"]
 
 # COCO's categories in the order of their ids, which most detectors number 0..79 (https://cocodataset.org/#explore).
 _LIST = """
@@ -26,14 +26,12 @@ def _with_gaps() -> tuple[str, ...]:
     return ("__background__", *("N/A" if index in _UNUSED else next(names) for index in range(1, 91)))
 
 
-# torchvision's detectors: the index is COCO's own category id; what stands for no class matches nothing (`Classes`).
+# torchvision's and TensorFlow's: the index is COCO's own category id; what stands for no class matches nothing (`Classes`).
 COCO91 = _with_gaps()
+# What `task.classes` may say instead of a list; TFLite's detectors leave the background out.
+NAMED = {"coco80": COCO80, "coco90": COCO91[1:], "coco91": COCO91}
 
 
 def class_names(task: Detection) -> tuple[str, ...] | None:
     """The model's class names in the order of its class index; None where params.yaml does not give them (`task.classes`)."""
-    if task.classes == "coco80":
-        return COCO80
-    if task.classes == "coco91":
-        return COCO91
-    return task.classes
+    return NAMED[task.classes] if isinstance(task.classes, str) else task.classes
