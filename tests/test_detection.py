@@ -196,6 +196,41 @@ class TestFamilies:
         with pytest.raises(DataError, match="of no known family"):
             family_of({"output0": values}, size)
 
+    def test_rotated_boxes_are_read_as_what_encloses_them(self):
+        rows = np.zeros((1, 4 + 2 + 1, 21), np.float32)
+        angles = np.linspace(-np.pi / 4, 3 * np.pi / 4, 21)
+        rows[0, :4], rows[0, 5], rows[0, 6] = [[16], [12], [8], [4]], 0.9, angles
+        family = family_of({"output0": rows}, SMALL)
+        assert (family.name, family.classes({"output0": rows}, SMALL)) == ("yolov8-obb", 2)
+        found = family.boxes({"output0": rows}, SMALL, 0.5)
+        assert found.classes.tolist() == [1] * 21
+        # The four corners, turned about the centre.
+        turned = np.array([[4, 2], [4, -2], [-4, -2], [-4, 2]]) @ np.array(
+            [[np.cos(angles), np.sin(angles)], [-np.sin(angles), np.cos(angles)]]
+        ).transpose(2, 0, 1)
+        expected = np.concatenate([turned.min(axis=1), turned.max(axis=1)], axis=1)
+        np.testing.assert_allclose(found.xyxy - [16, 12, 16, 12], expected, atol=1e-5)
+
+    @pytest.mark.parametrize(("order", "batched"), [((0, 1, 2), False), ((2, 1, 0), True)])
+    def test_keras_yolov3_says_which_boxes_are_kept(self, order, batched):
+        generator = np.random.default_rng(0)
+        boxes = np.float32(generator.uniform(-20, 420, (1, 2535, 4)))
+        scores = np.float32(generator.uniform(0, 0.04, (1, 80, 2535)))
+        boxes[0, 7], scores[0, 3, 7], scores[0, 5, 7] = [20, 30, 90, 220], 0.9, 0.3
+        kept = np.int32([[0, 3, 7], [0, 5, 7], [0, 1, 9], [-1, -1, -1]])
+        values = boxes, scores, kept[None] if batched else kept
+        outputs = {f"yolonms_layer_1:{place}": values[which] for place, which in enumerate(order)}
+        family = family_of(outputs, (416, 416))
+        assert (family.name, family.classes(outputs, (416, 416)), family.overlaps) == ("yolov3-keras", 80, False)
+        found = family.boxes(outputs, (416, 416), 0.05)
+        assert found.xyxy.tolist() == [[30, 20, 220, 90]] * 2
+        assert found.classes.tolist() == [3, 5]
+        corners, each = family.rows(outputs, (416, 416))
+        assert (corners[7].tolist(), each.shape, each[7, 3]) == ([30, 20, 220, 90], (2535, 80), np.float32(0.9))
+        nothing = {name: value[:, :0] if batched else value[:0] for name, value in outputs.items() if value.dtype == np.int32}
+        assert len(family.boxes(outputs | nothing, (416, 416), 0.05)) == 0
+        assert family_of(outputs | nothing, (416, 416)).name == "yolov3-keras"
+
     def test_yolov10_gives_whole_boxes_that_are_not_suppressed(self):
         rows = np.zeros((1, 300, 6), np.float32)
         rows[0, :2] = [[0, 0, 8, 8, 0.9, 3], [0, 0, 8, 8, 0.8, 3]]

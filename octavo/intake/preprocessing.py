@@ -30,7 +30,7 @@ _GREY = {"rule": "letterbox", "align": "centre", "pad": 114}
 _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     **{
         name: (_GREY, {}, "rgb", "YOLO networks of this layout take 0..1, letterboxed in grey")
-        for name in ("efficientnms", "yolov5", "yolov7-end2end", "yolov8", "yolov8-rows", "yolov10")
+        for name in ("efficientnms", "yolov5", "yolov7-end2end", "yolov8", "yolov8-obb", "yolov8-rows", "yolov10")
     },
     **{
         name: ({**_GREY, "align": "top-left"}, {"scale": 1}, "bgr", "YOLOX takes BGR pixels 0..255, letterboxed at the top left")
@@ -42,6 +42,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "bgr",
         "NanoDet takes BGR pixels less ImageNet's mean, letterboxed in black",
     ),
+    "yolov3-keras": ({**_GREY, "pad": 128}, {}, "rgb", "Keras' YOLOv3 takes 0..1, letterboxed in grey"),
     "yolov4": ({"rule": "stretch"}, {}, "rgb", "pytorch-YOLOv4 takes 0..1, stretched"),
     **{name: ({"rule": "stretch"}, {}, "rgb", "RT-DETR and D-FINE take 0..1, stretched") for name in ("rtdetr", "rtdetr-chosen")},
     "torchvision": ({"rule": "stretch"}, {}, "rgb", "torchvision's detectors take 0..1 and normalise in the graph"),

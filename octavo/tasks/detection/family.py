@@ -46,8 +46,9 @@ class Family:
         layout: what the outputs look like, for messages; `c` is the number of classes.
         fits: whether one image's outputs look like that.
         rows: one image's outputs as rows whose place does not depend on values: corners in input pixels n x 4, scores n x c; None
-            where the graph suppresses or chooses boxes.
-        decode: one image's outputs to boxes in input pixels whose score is above a least one; needed where there are no `rows`.
+            where the graph puts out nothing but boxes that it has chosen.
+        decode: one image's outputs to boxes in input pixels whose score is above a least one; needed where there are no `rows`, or
+            the graph says which of them it has chosen.
         classes: how many classes one image's outputs tell apart; None where their shapes do not say.
         background: whether class 0 is the background, so that the first class is 1 and an order of classes does not tell theirs.
         overlaps: whether boxes overlap, so that they need suppression.
