@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -141,8 +142,8 @@ def test_int8_decisions_that_run_in_float_are_named():
     assert (stem["fused_into"], stem["runs"]) == ("stem.relu", "float")
 
 
-def test_a_product_of_two_integer_tensors_is_named():
-    """MatMul without constant weights was decided float; behind two DequantizeLinear ONNX Runtime multiplies the codes."""
+def test_a_product_of_two_integer_tensors_is_no_surprise_but_where_keep_float_names_it():
+    """MatMul without constant weights was decided float; behind two DequantizeLinear ONNX Runtime multiplies the codes, exactly."""
     nodes = [
         oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
         oh.make_node("Transpose", ["a"], ["t"], "turn", perm=[0, 1, 3, 2]),
@@ -151,8 +152,14 @@ def test_a_product_of_two_integer_tensors_is_named():
         oh.make_node("Conv", ["p", "w1"], ["y"], "last"),
     ]
     model = network(nodes, WEIGHTS, ["y"])
-    found = explained(model, quantized(model))
-    assert [(each["node"], each["kernel"]) for each in found.unexpected] == [("attention", "MatMulIntegerToFloat")]
+    result = quantized(model)
+    found = explained(model, result)
+    assert found.unexpected == []
+    told = {record["node"]: record for record in found.nodes}["attention"]
+    assert (told["precision"], told["runs"], told["kernel"]) == ("float", "int8", "MatMulIntegerToFloat")
+    named = [replace(one, reason="keep_float: attention") if one.node == "attention" else one for one in result.decisions]
+    missed = executed(model, named, optimized_nodes(as_bytes(result.model)))
+    assert [(each["node"], each["kernel"]) for each in missed.unexpected] == [("attention", "MatMulIntegerToFloat")]
     asked = explained(model, quantized(model, keep_float=("attention",)))
     assert asked.unexpected == []
     assert {record["node"]: record for record in asked.nodes}["attention"]["kernel"].endswith("MatMul")

@@ -55,6 +55,10 @@ _MOVES = frozenset(
         *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"),
     }
 )
+# Products of codes, whose sums are exact: more so than those of the floats that they stand for.
+_OF_CODES = frozenset({"MatMulIntegerToFloat", "QLinearMatMul"})
+# Reasons of what a user names: that is to compute in float, whatever integers would lose.
+_NAMED = "keep_float: "
 # And the same choice: codes have the order of the values that they stand for.
 _CHOOSES = frozenset({"ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "TopK"})
 
@@ -113,7 +117,7 @@ def executed(model: ir.Model, decisions: Sequence[Decision], run: Iterable[RunNo
         if origin is not None and kind != "border":
             kernels[origin.name or ""].append(node)
 
-    found = [_Found(decision, *places.kernel(decision.node, kernels), places.is_alike(decision)) for decision in decisions]
+    found = [_Found(decision, *places.kernel(decision.node, kernels), places.is_alike(decision, kernels)) for decision in decisions]
     layers = [each for each in found if each.decided == "int8" and each.decision.op_type in _WEIGHTED]
     return Executed(
         [record | each.record() for record, each in zip(as_records(decisions), found, strict=True)],
@@ -204,15 +208,19 @@ class _Places:
         """Whether the decision's node is in this graph; those of a cut-off part are not."""
         return found.decision.node in self.nodes
 
-    def is_alike(self, decision: Decision) -> bool:
+    def is_alike(self, decision: Decision, kernels: Mapping[str, Sequence[RunNode]]) -> bool:
         """Whether a node does the same on codes as on what they stand for.
 
-        It moves values or chooses among them, or it reads or makes 8-bit integers in FP32, as a Cast of a uint8 image does.
+        It moves values or chooses among them, or it reads or makes 8-bit integers in FP32, as a Cast of a uint8 image does; or it
+        multiplies two tensors that come as codes, and nobody asked for float.
         """
         node = self.nodes.get(decision.node)
         values = (*node.inputs, *node.outputs) if node is not None else ()
         integers = any(value is not None and value.dtype in (ir.DataType.INT8, ir.DataType.UINT8) for value in values)
-        return integers or decision.op_type in _MOVES | _CHOOSES
+        own = {kernel.op_type for kernel in kernels.get(decision.node, ())} - _MOVES
+        constant = any(ir.convenience.get_const_tensor(value) is not None for value in values if value is not None)
+        product = decision.op_type == "MatMul" and bool(own) and own <= _OF_CODES and not constant
+        return integers or decision.op_type in _MOVES | _CHOOSES or (product and not decision.reason.startswith(_NAMED))
 
     def origin(self, node: RunNode) -> ir.Node | None:
         """The FP32 node that a node of the optimized graph was made from."""
