@@ -65,7 +65,7 @@ def _train(name: str, spec: ModelSpec, place: Any, *, anew: bool) -> None:
         module = trainable(spec.source, reference / MODEL, manifest["image_input"], found.two())
         with advancing(f"training {name}") as progress, tempfile.TemporaryDirectory(prefix="octavo-") as scratch:
             settings = {"folder": checkpoint_dir(name), "scratch": Path(scratch), "key": found.key, "manifest": manifest}
-            trained = train(module, spec, found.sets, found.start, place=place, progress=progress, **settings)
+            trained = train(module, spec, found.sets, found.start, found.reading, place=place, progress=progress, **settings)
     except SourceError as error:
         if spec.source.kind != "onnx":
             raise

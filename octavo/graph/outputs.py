@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["classes_told_apart", "in_unit"]
+__all__ = ["classes_told_apart", "in_unit", "is_chosen", "shares_of"]
 
 _TRUTHS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
 _SHARES = _TRUTHS | {"HardSigmoid", "Hardmax", "Sigmoid", "Softmax"}
@@ -21,7 +21,12 @@ _TOGETHER = frozenset({"Concat", "Max", "Mean", "Min", "Mul"})
 
 def in_unit(value: ir.Value) -> bool:
     """Whether the graph lets a tensor's values lie in 0..1 alone, whatever its weights and the image are."""
-    left, seen = [value], set()
+    return shares_of(value) is not None
+
+
+def shares_of(value: ir.Value) -> frozenset[str] | None:
+    """The operators that make a tensor's values lie in 0..1 (none of a constant's); None where the graph lets others be."""
+    left, seen, makers = [value], set(), set()
     while left:
         value = left.pop()
         if value in seen:
@@ -29,9 +34,12 @@ def in_unit(value: ir.Value) -> bool:
         seen.add(value)
         inputs = _lies_with(value)
         if inputs is None:
-            return False
+            return None
         left += inputs
-    return True
+        node = value.producer()
+        if not inputs and node is not None:
+            makers.add(node.op_type)
+    return frozenset(makers)
 
 
 def _lies_with(value: ir.Value) -> list[ir.Value] | None:
@@ -62,9 +70,7 @@ def _lies_with(value: ir.Value) -> list[ir.Value] | None:
 
 def classes_told_apart(value: ir.Value) -> int | None:
     """How many classes a tensor of whole numbers tells apart: the channels that an ArgMax chose among; None where it is of none."""
-    node = value.producer()
-    while node is not None and node.op_type in _MOVES:
-        node = node.inputs[0].producer()
+    node = _origin(value)
     if node is None or node.op_type not in ("ArgMax", *_TRUTHS):
         return None
     if node.op_type in _TRUTHS:
@@ -72,6 +78,21 @@ def classes_told_apart(value: ir.Value) -> int | None:
     shape, axis = node.inputs[0].shape, node.attributes.get_int("axis", 0)
     size = None if shape is None or not -len(shape) <= axis < len(shape) else shape[axis]
     return size if isinstance(size, int) else None
+
+
+def is_chosen(value: ir.Value) -> bool:
+    """Whether a tensor holds no more than choices: whole numbers, or what ArgMax and comparisons make, as floats too."""
+    node = _origin(value)
+    whole = value.dtype is not None and not value.dtype.is_floating_point()
+    return whole or (node is not None and node.op_type in {"ArgMax", "ArgMin"} | _TRUTHS)
+
+
+def _origin(value: ir.Value) -> ir.Node | None:
+    """The node that makes what a tensor holds, before it was moved or written in another type."""
+    node = value.producer()
+    while node is not None and node.op_type in _MOVES and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node
 
 
 def _bounds(node: ir.Node) -> tuple[float | None, float | None]:

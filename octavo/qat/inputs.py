@@ -23,6 +23,7 @@ from octavo.images.training import Batches, MaskOf
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.params.grammar import ModelSpec, Segmentation
 from octavo.qat.prepare import Start
+from octavo.qat.reading import Reading, reading
 from octavo.qat.run import Sets
 from octavo.quantization.int8 import Images as PtqImages
 from octavo.quantization.int8.solution import all_int8
@@ -46,12 +47,14 @@ class Begun:
     Attributes:
         sets: images.
         start: PTQ's ranges.
+        reading: how the outputs are read.
         key: name to hash or value: equal keys, equal results on one machine.
         spec, image_input: of the model.
     """
 
     sets: Sets
     start: Start
+    reading: Reading
     key: dict[str, str]
     spec: ModelSpec
     image_input: str
@@ -76,7 +79,7 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
 
     Raises:
         DataError: the training set is too small, cannot be used, or shares an image with calibration or validation.
-        SourceError: the graph takes more than the image.
+        SourceError: the graph takes more than the image, or its outputs cannot be trained on.
         CalibrationError: the statistics are missing, damaged, or another model's.
     """
     if Feeds.read(manifest).others:
@@ -85,6 +88,8 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
             "export it with the image as its only input, or remove `qat:`",
         )
     folder = variant_dir(name, "fp32")
+    model = load(folder / MODEL)
+    read = reading(spec, model)
     statistics = Statistics.load(calibration_dir(name))
     statistics.require({"model": manifest["sha256"]}, str(calibration_dir(name)))
     where, image_input = f"models.{name}.data", manifest["image_input"]
@@ -102,7 +107,6 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
     calibration = chosen_images(spec, used, where).items
     forms = {"symmetric": spec.qat.symmetric, "per_channel": spec.qat.per_channel}
     recipe = spec.int8.of_task(spec.task.name).model_copy(update=forms)
-    model = load(folder / MODEL)
     counted, held_out = (
         [{image_input: tensor} for _, tensor in chosen_images(spec, files, where)]
         for files in (statistics.files("files")[:_CALIBRATION], statistics.files("held_out"))
@@ -130,7 +134,7 @@ def begun(name: str, spec: ModelSpec, manifest: Mapping[str, Any]) -> Begun:
         calibration,
         _heads(spec, classes),
     )
-    return Begun(sets, begin, _key(spec, manifest, items, begin.ranges), spec, image_input)
+    return Begun(sets, begin, read, _key(spec, manifest, items, begin.ranges), spec, image_input)
 
 
 def _heads(spec: ModelSpec, classes: Classes) -> dict[str, MaskOf]:

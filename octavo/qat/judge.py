@@ -12,6 +12,7 @@ import torch
 from octavo.images.dataset import Images, Item
 from octavo.params.grammar import Input
 from octavo.qat.losses import distillation
+from octavo.qat.reading import Reading
 from octavo.tasks.registry import SCORES
 
 __all__ = ["Judge", "Verdict"]
@@ -48,6 +49,7 @@ class Judge:
         task: the model's `task:` block.
         spec: its `input:` block.
         teacher: FP32.
+        reading: how its outputs are read.
         device: what is computed on.
         labels: count them, where there are some.
         skip: leave images out that cannot be read.
@@ -57,6 +59,7 @@ class Judge:
     task: Any
     spec: Input
     teacher: Run
+    reading: Reading
     device: torch.device
     labels: bool = True
     skip: bool = False
@@ -72,7 +75,7 @@ class Judge:
         for item, tensor in images:
             image = torch.from_numpy(tensor).to(self.device)
             truth, found = self.teacher(image), student(image)
-            losses.append(float(distillation(self.task.name, found, truth)))
+            losses.append(float(distillation(self.task.name, self.reading(found), self.reading(truth))))
             if scores and self.labels and item.labelled:
                 arrays = [{name: value.float().cpu().numpy() for name, value in each.items()} for each in (truth, found)]
                 for score, outputs in zip(scores, arrays, strict=True):

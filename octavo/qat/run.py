@@ -15,13 +15,14 @@ from torch import nn
 from octavo.graph.passes.batch import BATCH
 from octavo.images.dataset import Item
 from octavo.images.training import Batches, MaskOf
-from octavo.params.grammar import ModelSpec, Segmentation
+from octavo.params.grammar import ModelSpec
 from octavo.qat.checkpoint import LAST, Checkpoint
 from octavo.qat.convert import as_onnx, converted
 from octavo.qat.integers import IntegerKernels
 from octavo.qat.judge import Judge, Verdict
 from octavo.qat.prepare import Start, prepare, some
 from octavo.qat.processes import Processes
+from octavo.qat.reading import Reading
 from octavo.qat.recalibrate import recalibrated
 from octavo.qat.training import Training
 from octavo.sources.torch_export import HEIGHT, WIDTH
@@ -77,6 +78,7 @@ def train(
     spec: ModelSpec,
     sets: Sets,
     start: Start,
+    reading: Reading,
     *,
     place: Processes,
     folder: Path,
@@ -92,6 +94,7 @@ def train(
         spec: the model's block.
         sets: images.
         start: PTQ's ranges.
+        reading: how the outputs are read.
         place: this process; all processes give the same arguments.
         folder: of checkpoints.
         scratch: an existing folder for temporary files.
@@ -120,7 +123,8 @@ def train(
     example = next(iter(batches.straight(2)))[1].images
     example = torch.from_numpy(example if len(example) > 1 else np.concatenate([example, example]))
     ready = prepare(module, settings, start, looks, example, names=names, device=place.device, dynamic_size=2 in dynamic)
-    judge = Judge(sets.held_out, spec.task, spec.input, ready.teacher, place.device, labels=settings.distillation != 1, skip=skip)
+    labels = settings.distillation != 1
+    judge = Judge(sets.held_out, spec.task, spec.input, ready.teacher, reading, place.device, labels=labels, skip=skip)
     training = Training(
         student=ready.student,
         teacher=ready.teacher,
@@ -129,7 +133,7 @@ def train(
         judge=judge,
         settings=settings,
         task=spec.task.name,
-        outputs=_labelled_outputs(spec),
+        reading=reading,
         place=place,
         folder=folder,
         key=key,
@@ -177,12 +181,6 @@ def train(
 
     notes = [*ready.notes, *(f"skipped: {line}" for line in batches.skipped), *about]
     return Trained(model, run, record, learnt.rows, notes)
-
-
-def _labelled_outputs(spec: ModelSpec) -> dict[str, str | None]:
-    if isinstance(spec.task, Segmentation):
-        return {name: head.output for name, head in spec.task.each.items()}
-    return {"": getattr(spec.task, "output", None)}
 
 
 def _told(verdict: Verdict) -> dict[str, float]:

@@ -20,8 +20,9 @@ from octavo.params.patterns import matches, near
 from octavo.qat.batch_norm import normalise_batches
 from octavo.qat.checkpoint import BEST, LAST, Checkpoint, State
 from octavo.qat.judge import Judge, Verdict
-from octavo.qat.losses import LABELLED, distillation, floats
+from octavo.qat.losses import LABELLED, distillation
 from octavo.qat.processes import Processes
+from octavo.qat.reading import Reading
 from octavo.qat.start import activations, freezable
 
 __all__ = ["Learnt", "Training"]
@@ -68,7 +69,7 @@ class Training:
         judge: what it is judged by.
         settings: the `qat:` block.
         task: the model's task.
-        outputs: by head, as `Batch.labels` has them, the output that its labels are of; None: the only one.
+        reading: how the outputs are read, and which of them labels are of.
         place: this process.
         folder: where checkpoints lie.
         key: what the run is made from (`Checkpoint.key`).
@@ -82,7 +83,7 @@ class Training:
     judge: Judge
     settings: Qat
     task: str
-    outputs: Mapping[str, str | None]
+    reading: Reading
     place: Processes
     folder: Path
     key: Mapping[str, str]
@@ -202,16 +203,14 @@ class Training:
         return float(total)
 
     def _loss(self, model: nn.Module, images: torch.Tensor, labels: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        found = self.name(model(images))
+        found = self.reading(self.name(model(images)))
         loss = torch.zeros((), device=images.device)
         if self.share > 0:
             with torch.no_grad():
-                truth = self.teacher(images)
+                truth = self.reading(self.teacher(images))
             loss = loss + self.share * distillation(self.task, found, truth)
         for head, value in labels.items() if self.share < 1 else ():
-            output = self.outputs[head]
-            logits = found[output] if output is not None else next(iter(floats(found).values()))
-            loss = loss + (1 - self.share) / len(labels) * LABELLED[self.task](logits, value)
+            loss = loss + (1 - self.share) / len(labels) * LABELLED[self.task](found[self.reading.heads[head]], value)
         return loss
 
     def _rate(self, done: int) -> float:
@@ -308,7 +307,7 @@ class Training:
         batch = next(iter(self.batches.epoch(0)))
         images = torch.from_numpy(batch.images[:2]).to(self.place.device)
         with self._at_rest(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            distillation(self.task, self.name(self.student(images)), self.teacher(images))
+            distillation(self.task, self.reading(self.name(self.student(images))), self.reading(self.teacher(images)))
         per_image = held / len(images)
         share = self.batches.size / self.place.count
         parts = 1
