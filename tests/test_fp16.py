@@ -370,6 +370,38 @@ def test_a_graph_of_an_old_opset_is_converted_and_measured():
     assert result.model.opset_imports[""] == 13
 
 
+def attention_over_a_map(*, splits: bool) -> ir.Model:
+    """FastViT's and MobileCLIP's: a map of 8 channels as tokens, two heads, `q * scale`; its parts by Split, or by Slices."""
+    middles = [f"{part}5" for part in "qkv"]
+    cut = [node("Split", ["turned"], middles, axis=0, num_outputs=3)]
+    if not splits:
+        cut = [node("Slice", ["turned", f"at{k}", f"at{k + 1}", "at0"], [middles[k]]) for k in range(3)]
+    nodes = [
+        *(node("Reshape", ["x", "flat"], ["channels"]), node("Transpose", ["channels"], ["tokens"], perm=[0, 2, 1])),
+        *(node("MatMul", ["tokens", "w"], ["qkv"]), node("Reshape", ["qkv", "heads"], ["parts"])),
+        node("Transpose", ["parts"], ["turned"], perm=[2, 0, 3, 1, 4]),
+        *cut,
+        *(node("Squeeze", [middle, "at0"], [middle[0]]) for middle in middles),
+        *(node("Mul", ["q", "scale"], ["scaled"], "scale_of_q"), node("Transpose", ["k"], ["k_t"], perm=[0, 1, 3, 2])),
+        *(node("MatMul", ["scaled", "k_t"], ["scores"]), node("Softmax", ["scores"], ["shares"], axis=-1)),
+        *(node("MatMul", ["shares", "v"], ["mixed"]), node("Transpose", ["mixed"], ["joined"], perm=[0, 2, 1, 3])),
+        *(node("Reshape", ["joined", "rows"], ["r"]), node("MatMul", ["r", "p"], ["m"]), node("Add", ["m", "b"], ["y"])),
+    ]
+    weights = {"w": own(8, 24), "p": own(8, 8), "b": own(8), "scale": np.float32(0.5)}
+    shapes = {"flat": [1, 8, 4], "heads": [1, 4, 3, 2, 4], "rows": [1, 4, 8], **{f"at{k}": [k] for k in range(4)}}
+    weights |= {name: np.array(value) for name, value in shapes.items()}
+    return build(nodes, {"x": [1, 8, 2, 2]}, {"y": [1, 4, 8]}, weights)
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_attention_over_a_map_loads_where_onnx_runtime_would_read_its_scale_as_float32(splits):
+    result = check(attention_over_a_map(splits=splits), {"x": own(1, 8, 2, 2)})
+    assert precision(result)["scale_of_q"] == "fp16"
+    product = next(item for item in result.model.graph if item.name == "scale_of_q")
+    (scale,) = [value for value in product.inputs if value.is_initializer()]
+    assert (scale.dtype, list(scale.shape)) == (ir.DataType.FLOAT16, [1, 1, 1, 1])
+
+
 # ---------------------------------------------------------------- weights
 
 

@@ -1,0 +1,60 @@
+"""Attention's scale in a form that ONNX Runtime's fusion of attention leaves alone in float16."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.graph.nodes import only_reader
+from octavo.graph.passes.arithmetic import is_op
+from octavo.graph.passes.node_pass import NodePass
+from octavo.graph.passes.qdq import constant_of, forget, new_constant
+
+__all__ = ["ScaleOfQueriesPass"]
+
+# Between the product that makes queries, keys and values and the scale of the queries, from the last to the first.
+_MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose")
+
+
+class ScaleOfQueriesPass(NodePass):
+    """Rewrite the float16 scalar in `MatMul(q * scale, ...)` as a constant of the rank of q, `[1, 1, 1, 1]`.
+
+    ONNX Runtime 1.31 fuses the attention of FastViT and MobileCLIP (`TryFuseMobileClipMHA` of its attention_fusion.cc) and reads
+    the scale as a float32 scalar, whatever its type: a float16 one ends the loading of the file ("Tensor type mismatch"). It asks
+    for a scalar first, and what has more axes than one is none.
+
+    1. q is a part of one product with constant weights, which a Transpose stands before (tokens that were a map of channels), as
+       the fusion asks; only moves lie between, and one of them turns the five axes of queries, keys and values.
+    2. The scaled q is read by one MatMul alone.
+
+    Exact: the same products.
+    """
+
+    op_type = "Mul"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        reader = only_reader(node.outputs[0])
+        if not is_op(reader, "MatMul"):
+            return False
+        for place in (0, 1):
+            given, scale = node.inputs[place], constant_of(node.inputs[place])
+            if scale is None or scale.dtype != np.float16 or scale.shape not in ((), (1,)):
+                continue
+            rank = _rank_of_part(node.inputs[1 - place])
+            if rank is not None:
+                node.replace_input_with(place, new_constant(model, f"{node.name}.scale", scale.reshape([1] * rank)))
+                forget(model, given)
+                return True
+        return False
+
+
+def _rank_of_part(value: ir.Value) -> int | None:
+    """The rank of queries that are taken from a product of tokens with constant weights; None for anything else."""
+    rank, node = None, value.producer()
+    while node is not None and node.op_type in _MOVES:
+        axes = node.attributes.get_ints("perm", ()) if node.op_type == "Transpose" else ()
+        rank = 4 if len(axes) == 5 else rank
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if not is_op(node, "MatMul") or constant_of(node.inputs[1]) is None:
+        return None
+    return rank if is_op(node.inputs[0].producer(), "Transpose") else None
