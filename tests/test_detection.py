@@ -211,6 +211,12 @@ class TestFamilies:
         expected = np.concatenate([turned.min(axis=1), turned.max(axis=1)], axis=1)
         np.testing.assert_allclose(found.xyxy - [16, 12, 16, 12], expected, atol=1e-5)
 
+        # Of an untrained network, or where no object is, all angles may be scores; a class that is sure of some cells is one.
+        rows[0, 5, 2:], rows[0, 6] = 0.1, np.linspace(0.7, 1, 21)
+        assert family_of({"output0": rows}, SMALL).name == "yolov8-obb"
+        rows[0, 6, 9:] = 0.2
+        assert family_of({"output0": rows}, SMALL).name == "yolov8"
+
     @pytest.mark.parametrize(("order", "batched"), [((0, 1, 2), False), ((2, 1, 0), True)])
     def test_keras_yolov3_says_which_boxes_are_kept(self, order, batched):
         generator = np.random.default_rng(0)

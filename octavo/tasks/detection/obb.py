@@ -8,21 +8,28 @@ from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, only
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILY", "ends_in_angles"]
 
 _STRIDES = (8, 16, 32)
 # Of the angle, in radians, and what rounding may add.
 _LEAST, _MOST, _ROUNDED = -np.pi / 4, 3 * np.pi / 4, 0.1
+# No class is as sure in as large a share of the cells. Where no object is, angles are about an eighth of a turn, .8.
+_SURE, _NEARLY = 0.25, 0.9
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
     rows = only(outputs, 3)
     if rows is None or rows.shape[2] != cells(size, _STRIDES) or rows.shape[1] < 6:
         return False
-    scores, angles = rows[0, 4:-1], rows[0, -1]
-    turned = angles.min() > _LEAST - _ROUNDED and angles.max() < _MOST + _ROUNDED
-    # Angles that may be scores are those of one class more.
-    return bool(are_scores(scores) and turned and not are_scores(angles))
+    return are_scores(rows[0, 4:-1]) and ends_in_angles(rows[0, 4:])
+
+
+def ends_in_angles(values: np.ndarray) -> bool:
+    """Whether the last row has angles, and no class beside those above it: out of 0 to 1, or surer than all nearly everywhere."""
+    scores, angles = values[:-1], values[-1]
+    if not len(scores) or angles.min() < _LEAST - _ROUNDED or angles.max() > _MOST + _ROUNDED:
+        return False
+    return not are_scores(angles) or bool((angles > np.maximum(scores.max(axis=0), _SURE)).mean() > _NEARLY)
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:  # noqa: ARG001 - one signature for all families

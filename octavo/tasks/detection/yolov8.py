@@ -8,6 +8,7 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients
+from octavo.tasks.detection.obb import ends_in_angles
 from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
@@ -44,7 +45,7 @@ def _fits_on(outputs: Outputs, size: Size, known: Sequence[Sequence[int]]) -> bo
     if rows is None or rows.shape[2] not in [cells(size, strides) for strides in known]:
         return False
     scores = _scores(rows, outputs, size)
-    return len(scores) > 0 and are_scores(scores)
+    return len(scores) > 0 and are_scores(scores) and not ends_in_angles(scores)
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:
