@@ -80,7 +80,7 @@ FAMILIES = (
     *in_both_units(
         _family(
             "tflite",
-            "TFLite's, with TFLite_Detection_PostProcess",
+            "TFLite detectors with TFLite_Detection_PostProcess",
             "of any name 1 x k x 4 boxes (corners, y before x, pixels of the input), 1 x k classes (floats, from 0), 1 x k scores, "
             "their number",
             background=False,
