@@ -486,11 +486,12 @@ def test_an_onnx_file_is_cleaned_and_stays_fixed(tmp_path):
     )
 
 
+@pytest.mark.parametrize("cast", ["f = Cast<to=1>(image)", "t = Transpose<perm=[0, 2, 1, 3]>(image) f = Cast<to=1>(t)"])
 @pytest.mark.parametrize("kind", ["int32", "int64"])
-def test_pixels_that_a_file_takes_as_whole_numbers_become_uint8(tmp_path, kind):
+def test_pixels_that_a_file_takes_as_whole_numbers_become_uint8(tmp_path, kind, cast):
     """MoveNet and other files out of TensorFlow."""
-    body = "(%s[1,16,16,3] image) => (float[1,16,16,3] y) <float k = {127.5}> { f = Cast<to=1>(image) y = Div(f, k) }"
-    block = onnx_file(tmp_path / "m.onnx", '<ir_version: 8, opset_import: ["": 18]> g ' + body % kind)
+    body = "(%s[1,16,16,3] image) => (float[1,16,16,3] y) <float k = {127.5}> { %s y = Div(f, k) }"
+    block = onnx_file(tmp_path / "m.onnx", '<ir_version: 8, opset_import: ["": 18]> g ' + body % (kind, cast))
     spec = Input(size=(16, 16), layout="nhwc", dtype="uint8", scale=1)
     fetched = fetch(block, spec, tmp_path, [])
     assert any(f"'image' is {kind} in the file" in note for note in fetched.notes)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from octavo.errors import OctavoError, SourceError
 
-__all__ = ["check_float", "check_supported", "custom_ops", "has_wide_pixels", "image_input", "quantized_nodes"]
+__all__ = ["check_float", "check_supported", "custom_ops", "image_input", "quantized_nodes", "wide_pixels"]
 
 # Domains, besides ONNX's own, with kernels in every ONNX Runtime for CPUs.
 RUNTIME_DOMAINS = frozenset({"ai.onnx.ml", "com.microsoft"})
@@ -15,6 +15,8 @@ IMAGE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UIN
 # TensorFlow's of pixels, which the graph casts to float.
 WIDE_TYPES = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
+# What moves pixels about before they are cast: the same of uint8 as of wider ones.
+_MOVES = frozenset({"Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 # Those of com.microsoft with weights alone in codes.
 QUANTIZED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulFpQ4", "MatMulNBits"})
 # Operators of an integer graph; QLinearConv, QLinearMatMul and com.microsoft's QLinear* and QGemm begin alike.
@@ -73,14 +75,14 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     """The graph input that takes the image: the named one, else the only 4-D float or uint8 one, else the only one of wide pixels.
 
     A named input only needs the type; initializers that stand among the inputs are none. Wide pixels are a 4-D int32 or int64
-    input that nothing reads but Casts to float.
+    input that nothing reads but Casts to float, moved about before or not.
 
     Raises:
         SourceError: no such input, or several without a name; the inputs are listed.
     """
     inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     listed = ", ".join(f"{value.name} {_described(value)}" for value in inputs) or "none"
-    wide = [value for value in inputs if has_wide_pixels(value)]
+    wide = [value for value in inputs if wide_pixels(value)]
     typed = [value for value in inputs if value.dtype in IMAGE_TYPES] + wide
     if name is not None:
         chosen = [value for value in inputs if value.name == name]
@@ -110,12 +112,21 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     return images[0]
 
 
-def has_wide_pixels(value: ir.Value) -> bool:
-    """Whether a graph input is a 4-D int32 or int64 tensor that nothing reads but Casts to float."""
-    readers = [use.node for use in value.uses()]
-    casts = all(node.op_type == "Cast" and node.attributes["to"].as_int() in FLOATS for node in readers)
-    four = value.shape is not None and len(value.shape) == 4
-    return value.dtype in WIDE_TYPES and four and bool(readers) and casts and not value.is_graph_output()
+def wide_pixels(value: ir.Value) -> list[ir.Value]:
+    """A graph input that is a 4-D int32 or int64 tensor and what it is moved to before Casts to float; empty of any other input."""
+    if value.dtype not in WIDE_TYPES or value.shape is None or len(value.shape) != 4 or not value.uses():
+        return []
+    held = [value]
+    for one in held:
+        if one.is_graph_output():
+            return []
+        for node, place in one.uses():
+            if node.op_type == "Cast" and node.attributes["to"].as_int() in FLOATS:
+                continue
+            if node.op_type not in _MOVES or node.domain not in ("", "ai.onnx") or place > 0:
+                return []
+            held += node.outputs
+    return held
 
 
 def quantized_nodes(model: ir.Model) -> list[tuple[str, str]]:

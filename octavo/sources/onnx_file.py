@@ -12,7 +12,7 @@ import onnx_ir as ir
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
 from octavo.graph.custom_ops import LAYERS, CustomOps, resolve
-from octavo.graph.inspect import has_wide_pixels, image_input
+from octavo.graph.inspect import image_input, wide_pixels
 from octavo.graph.io import load, save
 from octavo.graph.passes.batch import DynamicBatchPass
 from octavo.graph.passes.shapes import InferShapesPass
@@ -77,12 +77,14 @@ def cleaned(source: OnnxSource, image_name: str | None = None) -> Cleaned:
         notes = about + clean(model, source.opset)
         check_weights(model)
         image = image_input(model, image_name)
-        if has_wide_pixels(image):
+        wide = wide_pixels(image)
+        if wide:
             notes.append(
                 f"the image {image.name!r} is {image.dtype.name.lower()} in the file, which is only cast to float: "
                 "pixels, and uint8 from here on"
             )
-            image.dtype = ir.DataType.UINT8
+            for value in wide:
+                value.dtype = ir.DataType.UINT8
         if source.dynamic_batch and DynamicBatchPass(image)(model).modified:
             notes.append("the fixed batch dimension was made dynamic")
         if custom.bodies:
