@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +251,12 @@ def test_a_service_hears_once_that_its_gpu_is_missing(tmp_path, monkeypatch, cap
 
 def test_machine_files_are_not_in_git():
     assert "/.octavo/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_what_dvc_add_writes_is_in_git(tmp_path):
+    """DVC refuses a set in a folder of which git ignores everything: `bad DVC file name 'data/mine.dvc' is git-ignored`."""
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    names = ["data/mine", "data/mine.dvc"]
+    ignored = subprocess.run(["git", "check-ignore", *names], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert ignored.stdout.split() == names[:1]
