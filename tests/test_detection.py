@@ -299,9 +299,9 @@ class TestFamilies:
         assert found.classes.tolist() == [0]
 
     @pytest.mark.parametrize("classes", [3, 4, 80])
-    @pytest.mark.parametrize("cells", [84, 85])
+    @pytest.mark.parametrize("cells", [84, 85, 86, 340])
     def test_scores_by_class_beside_corners_are_turned(self, classes, cells):
-        # PP-YOLOE, and PicoDet with its fourth stride.
+        # PP-YOLOE, PicoDet with its fourth stride, FCOS with a fifth; strides from 4 on.
         boxes, scores = np.tile(np.float32([4, 8, 12, 28]), (1, cells, 1)), np.zeros((1, classes, cells), np.float32)
         scores[0, 1, 9] = 0.9
         outputs = {"tmp_17": boxes, "concat_14.tmp_0": scores}
@@ -412,6 +412,9 @@ class TestFamilies:
         assert FAMILIES["ssd"].fits({"boxes": corners, "scores": scores}, (240, 320))
         assert not FAMILIES["ssd"].fits({"boxes": corners, "scores": logits}, (240, 320))
         assert not FAMILIES["ssd"].fits({"boxes": offsets, "scores": scores}, (240, 320))
+        # The background behind all classes.
+        scores[0, :3000] = [0.05, 0.05, 0.9]
+        assert not FAMILIES["ssd"].fits({"boxes": corners, "scores": scores}, (240, 320))
 
     def test_torchvision_outputs_are_told_apart_by_type(self):
         outputs = {
@@ -449,7 +452,8 @@ class TestFamilies:
         else:
             raw = {f"raw_{key}": np.ones((1, 900, last), np.float32) for key, last in (("detection_boxes", 4), ("scores", 91))}
             frozen = {f"{key}:0": value for key, value in (outputs | raw).items()}
-            assert family_of(frozen, size).name == family_of(outputs | raw, size).name == family_of(outputs, size).name
+            uncounted = {key: value for key, value in outputs.items() if key != "num_detections"}
+            assert {family_of(one, size).name for one in (frozen, outputs | raw, uncounted)} == {family_of(outputs, size).name}
         family = family_of(outputs, size)
         assert family.name == name + ("-shares" if share else "")
         assert (family.background, family.overlaps, family.rows) == (name == "tensorflow", False, None)

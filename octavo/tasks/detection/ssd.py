@@ -31,8 +31,10 @@ def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature
     parts = _parts(outputs)
     if parts is None or not are_scores(parts[1]) or (_from_one(parts[1]) > _ROUNDED).any():
         return False
-    boxes, scores = parts
-    if len(boxes) <= _QUERIES and not (_are_a_grid(boxes) and (scores.argmax(axis=1) == 0).mean() > _BACKGROUND):
+    boxes, best = parts[0], parts[1].argmax(axis=1)
+    if (best == parts[1].shape[1] - 1).mean() > _BACKGROUND:
+        return False  # that of the background is the last
+    if len(boxes) <= _QUERIES and not (_are_a_grid(boxes) and (best == 0).mean() > _BACKGROUND):
         return False
     near = (boxes >= _NEAR[0]) & (boxes <= _NEAR[1])
     # Offsets that the graph leaves undecoded lie there, too, and half of them are corners the wrong way round.

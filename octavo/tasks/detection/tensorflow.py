@@ -22,12 +22,14 @@ def _named(outputs: Outputs) -> tuple[int, np.ndarray, np.ndarray, np.ndarray] |
     """(how many, boxes, scores, classes) by the API's names; beside them exports may have raw boxes and scores of all classes."""
     # A frozen graph's tensors are `detection_boxes:0`.
     known = {name.split(":")[0]: value for name, value in outputs.items()}
-    if not {_BOXES, _SCORES, _CLASSES, _COUNT} <= known.keys() or known[_COUNT].size != 1:
+    if not {_BOXES, _SCORES, _CLASSES} <= known.keys():
         return None
     boxes, scores, classes = (known[name] for name in (_BOXES, _SCORES, _CLASSES))
     if boxes.ndim != 3 or boxes.shape[::2] != (1, 4) or not scores.shape == classes.shape == boxes.shape[:2]:
         return None
-    return int(known[_COUNT].item()), boxes[0], scores[0], classes[0]
+    # Without their number: rows that hold no box have a score of 0.
+    count = known.get(_COUNT, np.array(boxes.shape[1]))
+    return (int(count.item()), boxes[0], scores[0], classes[0]) if count.size == 1 else None
 
 
 def _unnamed(outputs: Outputs) -> tuple[int, np.ndarray, np.ndarray, np.ndarray] | None:

@@ -1,6 +1,6 @@
 """YOLO-NAS (https://github.com/Deci-AI/super-gradients): corners and class scores at each cell, apart, no suppression.
 
-So are PP-YOLOE and PicoDet of PaddleDetection where suppression is left out, with scores by class.
+So are PP-YOLOE and PicoDet of PaddleDetection where suppression is left out, with scores by class, and others without anchors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILIES"]
 
-# PicoDet has the fourth.
-_STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+# PicoDet has the fourth, FCOS and its kin the fifth.
+_STRIDES = ((8, 16, 32), (8, 16, 32, 64), (8, 16, 32, 64, 128), (4, 8, 16, 32))
 # The share of boxes that must have their corners in order; of a network's offsets half have.
 _MOST = 0.99
 
@@ -50,7 +50,7 @@ def _rows(outputs: Outputs, size: Size) -> Rows:  # noqa: ARG001 - one signature
 FAMILIES = in_both_units(
     Family(
         name="yolonas",
-        networks="YOLO-NAS, PP-YOLOE and PicoDet without suppression",
+        networks="YOLO-NAS, PP-YOLOE, PicoDet and FCOS without suppression",
         layout="1 x n x 4 boxes (corners, pixels of the input) and 1 x n x c or 1 x c x n scores (0 to 1) at n cells; n is 8400 "
         "for 640x640",
         fits=_fits,
