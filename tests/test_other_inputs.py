@@ -121,10 +121,12 @@ def test_chosen_boxes_are_read_as_they_are(name, outputs):
     assert not FAMILIES[name].overlaps
 
 
-def test_rows_are_paired_where_ranks_beside_them_have_no_columns():
-    truth = {"labels": LABELS, "boxes": CORNERS, "scores": SCORES, "count": np.int32([3])}
+# TensorFlow's numbers are floats, that of the boxes too.
+@pytest.mark.parametrize("number", [np.int32, np.float32])
+def test_rows_are_paired_where_ranks_beside_them_have_no_columns(number):
+    truth = {"labels": number(LABELS), "boxes": CORNERS, "scores": SCORES, "count": number([3])}
     order = [2, 0]
-    other = {name: value[:, order] if name != "count" else np.int32([2]) for name, value in truth.items()}
+    other = {name: value[:, order] if name != "count" else number([2]) for name, value in truth.items()}
     first, second = matched_rows(truth, other)
     for name in ("labels", "boxes", "scores"):
         assert np.array_equal(first[name], second[name])

@@ -36,8 +36,8 @@ def matched_rows(expected: Outputs, got: Outputs, *, lost: bool = False) -> tupl
     and each output alike.
 
     Args:
-        expected: output to array, [1, rows, ...] or [rows, ...], any number type; a whole number alone, which says how many rows
-            there are, may stand beside them and is left as it is.
+        expected: output to array, [1, rows, ...] or [rows, ...], any number type; a number alone, which says how many rows there
+            are (an integer, or a float beside [1, rows, columns], as TensorFlow has it), may stand beside them, left as it is.
         got: the same of the other model; the number of rows may differ.
         lost: rows of `expected` that have no counterpart stay, and are held against zeros: all that they say is missing.
 
@@ -47,7 +47,8 @@ def matched_rows(expected: Outputs, got: Outputs, *, lost: bool = False) -> tupl
     """
     if set(got) != set(expected):
         return dict(expected), dict(got)
-    counts = {name for name, value in expected.items() if _counts(value) and _counts(got[name])}
+    floats = any(value.ndim > 2 for value in expected.values())
+    counts = {name for name, value in expected.items() if _counts(value, floats=floats) and _counts(got[name], floats=floats)}
     if counts and len(counts) < len(expected):
         others = ({name: each[name] for name in each if name not in counts} for each in (expected, got))
         pair = matched_rows(*others, lost=lost)
@@ -80,8 +81,9 @@ def _with_zeros(value: np.ndarray, rows: int, axis: int) -> np.ndarray:
     return np.pad(value, [(0, rows if place == axis else 0) for place in range(value.ndim)])
 
 
-def _counts(value: np.ndarray) -> bool:
-    return value.size == 1 and np.issubdtype(value.dtype, np.integer)
+def _counts(value: np.ndarray, *, floats: bool) -> bool:
+    whole = np.issubdtype(value.dtype, np.integer) or (floats and value.ndim < 2 and (value == np.rint(value)).all())
+    return value.size == 1 and bool(whole)
 
 
 def _columns(value: np.ndarray, axis: int) -> np.ndarray:
