@@ -446,6 +446,24 @@ def test_tensors_of_any_name_keep_their_values(target):
     assert sqnr(model, result, IMAGES)["y"] > 25
 
 
+@pytest.mark.parametrize("target", ["cpu", "openvino"])
+@pytest.mark.parametrize("taken", ["r.code", "r.raw"])
+def test_outputs_that_are_named_as_a_tensor_s_codes_would_be_keep_their_names(taken, target):
+    """Two nodes made the tensor: a traceback."""
+    nodes = [
+        conv("x", "a", "stem"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        conv("r", taken),
+        oh.make_node("Relu", [taken], ["e"], "e"),
+        conv("e", "y"),
+    ]
+    tensors = {name: TENSORS[name] for name in ("stem", "body")}
+    model = network(nodes, tensors, ["y", taken])
+    result = quantize_static(model, statistics_of(model, IMAGES), Int8(method="minmax", placement="all", target=target)).model
+    assert [value.name for value in result.graph.outputs] == ["y", taken]
+    assert min(sqnr(model, result, IMAGES).values()) > 25
+
+
 def test_a_name_that_another_constant_has_gets_a_longer_one():
     graph = QdqGraph(network([conv("x", "y")], {"body": np.ones((8, 3, 1, 1), np.float32)}, ["y"]))
     asked = [("s", 1.0), ("s", 1.0), ("s", 2.0), ("s", 2.0), ("y", 1.0)]

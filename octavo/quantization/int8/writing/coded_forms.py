@@ -34,7 +34,7 @@ def sloped(graph: CodedGraph, unit: Unit) -> None:
     alpha, beta = affine_of(unit) if unit.kind == "affine" else hard_sigmoid_of(node)
     scale, zero = graph.scales[source].scale, graph.scales[source].zero_point
     sloped = _read_scaled(
-        graph, f"{source}.code", np.float32(scale * alpha), zero, output=f"{target}.sloped", node=f"{node.name}.sloped"
+        graph, graph.code(source), np.float32(scale * alpha), zero, output=f"{target}.sloped", node=f"{node.name}.sloped"
     )
     # A shift below zero is a code below its zero point.
     kind = zero.dtype.type
@@ -62,8 +62,8 @@ def padded(graph: CodedGraph, unit: Unit) -> None:
     """Pad of codes."""
     node = graph.protos[unit.main.name]
     source, target = unit.inputs[0].name, unit.outputs[0].name
-    reads = [f"{source}.code", node.input[1], graph.pair(source)[1]]
-    graph.nodes.append(graph.renamed(unit.main, reads, [f"{target}.code"]))
+    reads = [graph.code(source), node.input[1], graph.pair(source)[1]]
+    graph.nodes.append(graph.renamed(unit.main, reads, [graph.code(target)]))
     if target in graph.outputs:
         graph.dequantize(target, target, f"{target}.DQ")
 
@@ -77,20 +77,20 @@ def prelu(graph: CodedGraph, unit: Unit) -> None:
     slopes = np.broadcast_to(slopes, (channels,))
     codes, scale = slope_codes(slopes)
     pair, zero = graph.pair(source), graph.pair(source)[1]
-    bent, code = slopes.max() > 1, f"{source}.code"
+    bent, code = slopes.max() > 1, graph.code(source)
     if bent:
-        code = graph.add("Min", [f"{source}.code", zero], f"{target}.below", f"{node.name}.below")
+        code = graph.add("Min", [graph.code(source), zero], f"{target}.below", f"{node.name}.below")
     read = graph.add("DequantizeLinear", [code, *pair], f"{target}.read", f"{node.name}.read")
     conv = helper.make_node("Conv", [read, ""], [f"{target}.bent"], name=node.name, group=int(channels), kernel_shape=[1, 1])
     graph.restored(conv, 1, f"{node.name}.slope_codes", codes, scale, axis=0)
     graph.nodes.append(conv)
     sloped = graph.add("QuantizeLinear", [f"{target}.bent", *pair], f"{target}.sloped", f"{node.name}.sloped")
     if bent:
-        above = graph.add("Max", [f"{source}.code", zero], f"{target}.above", f"{node.name}.above")
+        above = graph.add("Max", [graph.code(source), zero], f"{target}.above", f"{node.name}.above")
         shifted = graph.add("Sub", [sloped, zero], f"{target}.shifted", f"{node.name}.shifted")
-        graph.add("Add", [above, shifted], f"{target}.code", f"{node.name}.sides")
+        graph.add("Add", [above, shifted], graph.code(target), f"{node.name}.sides")
     else:
-        graph.add("Max", [f"{source}.code", sloped], f"{target}.code", f"{node.name}.Max")
+        graph.add("Max", [graph.code(source), sloped], graph.code(target), f"{node.name}.Max")
     if target in graph.outputs:
         graph.dequantize(target, target, f"{target}.DQ")
 
@@ -103,7 +103,7 @@ def pixels(graph: CodedGraph, unit: Unit) -> None:
     def shape(*sizes: int) -> str:
         return graph.constant(f"{node.name}.{'x'.join(map(str, sizes))}", np.array(sizes, np.int64))
 
-    last = graph.add("Transpose", [f"{source.name}.code"], f"{node.name}.last.code", f"{node.name}.last", perm=[0, 2, 3, 1])
+    last = graph.add("Transpose", [graph.code(source.name)], f"{node.name}.last.code", f"{node.name}.last", perm=[0, 2, 3, 1])
     rows = graph.add("Reshape", [last, shape(-1, depth)], f"{node.name}.rows.code", f"{node.name}.rows")
     read = graph.add("DequantizeLinear", [rows, *graph.pair(source.name)], f"{node.name}.read", f"{node.name}.read")
     gemm = helper.make_node("Gemm", [read, ""], [f"{node.name}.made"], name=node.name, transB=1)
@@ -119,7 +119,7 @@ def pixels(graph: CodedGraph, unit: Unit) -> None:
         # Rounded as rows: codes are a quarter of what would have to be moved.
         codes = graph.add("QuantizeLinear", [made, *graph.pair(target)], f"{target}.rows.code", f"{target}.Q")
         image = graph.add("Reshape", [codes, sizes], f"{target}.pixels.code", f"{node.name}.codes")
-        graph.add("Transpose", [image], f"{target}.code", f"{node.name}.back", perm=[0, 3, 1, 2])
+        graph.add("Transpose", [image], graph.code(target), f"{node.name}.back", perm=[0, 3, 1, 2])
     if target in graph.outputs or any(node not in graph.integer for node in readers(unit.outputs[0])):
         image = graph.add("Reshape", [made, sizes], f"{node.name}.pixels", f"{node.name}.image")
         graph.add("Transpose", [image], target, f"{node.name}.first", perm=[0, 3, 1, 2])

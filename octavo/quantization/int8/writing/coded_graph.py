@@ -63,7 +63,7 @@ class CodedGraph(QdqGraph):
             limits = []
         else:
             limits = [(op, code) for op, code in self._limits(name, bounds) if code is not None]
-        stages = [f"{name}.{stage}" for stage in ["unbounded", "half_bounded"][: len(limits)]] + [f"{name}.code"]
+        stages = [f"{name}.{stage}" for stage in ["unbounded", "half_bounded"][: len(limits)]] + [self.code(name)]
         self.add("QuantizeLinear", [raw, *pair], stages[0], f"{name}.Q")
         for (op, code), source, target in zip(limits, stages, stages[1:], strict=False):
             self.add(op, [source, self.constant(f"{name}.{op}", code)], target, f"{name}.{op}")
@@ -73,7 +73,7 @@ class CodedGraph(QdqGraph):
     def dequantize(self, name: str, output: str, node: str) -> str:
         """DQ of a tensor's codes; the name of what it puts out."""
         axis = {"axis": 1} if self.scales[name].by_channel else {}
-        return self.add("DequantizeLinear", [f"{name}.code", *self.pair(name)], output, node, **axis)
+        return self.add("DequantizeLinear", [self.code(name), *self.pair(name)], output, node, **axis)
 
     def _limits(self, name: str, bounds: tuple[float, float]) -> list[tuple[str, np.ndarray | None]]:
         """The codes of bounds that saturation does not keep: None where it does."""
@@ -107,7 +107,7 @@ class CodedGraph(QdqGraph):
 
     def raw(self, name: str) -> str:
         """What the node that makes a tensor writes: the tensor, or what its Q reads."""
-        return f"{name}.raw" if name in self.scales and name in self.from_int8 else name
+        return self.free(f"{name}.raw") if name in self.scales and name in self.from_int8 else name
 
     def copy(self, node: ir.Node, unit: Unit, outputs: list[str]) -> onnx.NodeProto:
         """A unit's node as it was, but for what it reads (`operand`) and puts out; it is not in the graph yet."""

@@ -38,7 +38,7 @@ def stay_float(graph: CodedGraph, unit: Unit, kept: Collection[str]) -> None:
         add_float(graph, copy)
     quantized = [value for value in unit.outputs if value.name in graph.scales]
     for value in quantized:
-        graph.add("QuantizeLinear", [_guarded(graph, value), *graph.pair(value.name)], f"{value.name}.code", f"{value.name}.Q")
+        graph.add("QuantizeLinear", [_guarded(graph, value), *graph.pair(value.name)], graph.code(value.name), f"{value.name}.Q")
 
 
 def add_float(graph: CodedGraph, node: onnx.NodeProto) -> None:

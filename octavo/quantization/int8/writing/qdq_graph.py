@@ -70,6 +70,16 @@ class QdqGraph:
         same = held.data_type == tensor.data_type and list(held.dims) == list(tensor.dims)
         return same and numpy_helper.to_array(held).tobytes() == tensor.raw_data
 
+    def code(self, name: str) -> str:
+        """What a tensor's codes are called."""
+        return self.free(f"{name}.code")
+
+    def free(self, name: str) -> str:
+        """A name for a tensor of the written graph, with a `+` for each that one of FP32's has already."""
+        while name in self._variables:
+            name += "+"
+        return name
+
     def add(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: object) -> str:
         """Append a node; its output's name."""
         self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))

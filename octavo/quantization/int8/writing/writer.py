@@ -59,7 +59,7 @@ def write_qdq(
             pixels(graph, joined(unit, on_rows[unit]))
         elif unit not in done:
             _write(graph, unit, kept)
-    result = _shaped(graph.closed(), units, scales)
+    result = _shaped(graph.closed(), units, {graph.code(name): name for name in scales}, scales)
     for op_type in ("Conv", "ConvTranspose", "Gemm"):
         ProtectFloatPass(op_type)(result)
     # Tuned to the kernels for uint8; codes of other types are for other machines.
@@ -99,12 +99,12 @@ def _integer(graph: CodedGraph, unit: Unit) -> None:
                 graph.quantize(name, graph.raw(name), bounds if last else UNBOUNDED)
 
 
-def _shaped(model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams]) -> ir.Model:
-    """Codes have the shape of what they stand for."""
+def _shaped(model: ir.Model, units: Sequence[Unit], coded: Mapping[str, str], scales: Mapping[str, QParams]) -> ir.Model:
+    """Codes have the shape of what they stand for; `coded` has the tensor of each, by name."""
     known = {value.name: value.shape for unit in units for value in (*unit.inputs, *unit.outputs, *unit.inner)}
     for value in (value for node in model.graph for value in node.outputs):
-        name = (value.name or "").removesuffix(".code")
-        if name != value.name and name in scales and known.get(name) is not None:
+        name = coded.get(value.name or "", "")
+        if known.get(name) is not None:
             value.shape = ir.Shape(list(known[name]))
             value.dtype = ir.DataType.from_numpy(scales[name].zero_point.dtype)
     return model
