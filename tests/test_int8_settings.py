@@ -18,8 +18,10 @@ from hypothesis.extra.numpy import arrays
 
 from octavo.errors import CalibrationError, QuantizationError
 from octavo.params.grammar import Int8
+from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.numbers.correction import rounded_weights, weight_codes
+from octavo.runtime.kernels import optimized_nodes
 
 GENERATOR = np.random.default_rng(31)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]
@@ -312,3 +314,22 @@ def test_attention_under_a_mask_of_infinities_stays_float_and_all_else_does_not(
     assert {name for name, one in made.items() if "infinite" in one.reason} == {"masked", "shares"}
     assert {made[name].precision for name in ("patches", "value", "head")} == {"int8"}
     assert sqnr(model, result.model, IMAGES)["y"] > 25
+
+
+@pytest.mark.parametrize("kept", ["columns", "rows"])
+def test_means_of_one_axis_after_another_stay_float_whichever_of_them_is_named(kept):
+    """They become one pool; the first one's name was found on what drops the axes, and the pool was int8."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        oh.make_node("ReduceMean", ["c", "last"], ["m"], "columns", keepdims=0),
+        oh.make_node("ReduceMean", ["m", "last"], ["p"], "rows", keepdims=0),
+        oh.make_node("MatMul", ["p", "v"], ["y"], "classes"),
+    ]
+    tensors = {"w": he(8, 3, 3, 3), "v": he(8, 5), "last": np.array([-1])}
+    model = network(nodes, tensors, ["y"])
+    result = quantize_static(model, statistics_of(model, IMAGES), Int8(keep_float=(kept,), placement="all"))
+    told = {one.node: (one.precision, one.reason) for one in result.decisions}
+    assert told["columns"] == told["rows"] == ("float", f"keep_float: {kept}")
+    assert told["conv"][0] == told["classes"][0] == "int8"
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert found.unexpected == []

@@ -57,7 +57,9 @@ def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     if len(ends) != 1:
         return None
     found = made[ends[0].name or ""]
-    return found if found.op_type != ends[0].op_type and found.op_type in _OF_SEVERAL else None
+    # Means of one axis after another are one pool.
+    means = found.op_type == "GlobalAveragePool" and node.op_type == ends[0].op_type == "ReduceMean"
+    return found if means or (found.op_type != ends[0].op_type and found.op_type in _OF_SEVERAL) else None
 
 
 def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> list[Decision]:

@@ -33,6 +33,8 @@ def carried(model: ir.Model, prepared: ir.Model, kept: Mapping[str, str]) -> dic
         if node.name not in kept or node.name in there:
             continue
         for end in ends_ahead(node, lambda one: any(value.name in makers for value in one.outputs)):
-            heirs = (makers[value.name].name for value in end.outputs if value.name in makers)
+            # What became two nodes (a mean: a pool and what drops its axes) has its name on the first of them.
+            heirs = [makers[value.name].name for value in end.outputs if value.name in makers]
+            heirs += [end.name] if end.name in there else []
             found |= {heir or "": kept[node.name] for heir in heirs if heir not in found}
     return found
