@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
+
+from octavo.graph.passes.qdq import number_of
 
 __all__ = ["classes_told_apart", "in_unit", "is_chosen", "shares_of"]
 
@@ -63,7 +64,7 @@ def _lies_with(value: ir.Value) -> list[ir.Value] | None:
         return present
     if node.op_type == "Where":
         return present[1:]
-    if node.op_type == "Sub" and _number(node.inputs[0]) == 1:
+    if node.op_type == "Sub" and number_of(node.inputs[0]) == 1:
         return present[1:]
     return None
 
@@ -96,13 +97,5 @@ def _origin(value: ir.Value) -> ir.Node | None:
 
 
 def _bounds(node: ir.Node) -> tuple[float | None, float | None]:
-    low, high = (_number(node.inputs[place]) if len(node.inputs) > place else None for place in (1, 2))
+    low, high = (number_of(node.inputs[place]) if len(node.inputs) > place else None for place in (1, 2))
     return low, high
-
-
-def _number(value: ir.Value | None) -> float | None:
-    """The one number that a constant holds; None of all else."""
-    constant = None if value is None else ir.convenience.get_const_tensor(value)
-    if constant is None or constant.size != 1:
-        return None
-    return float(np.asarray(constant.numpy(), np.float64).reshape(()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.qdq import constant_of
+from octavo.graph.passes.qdq import constant_of, number_of
 
 __all__ = ["is_op", "number", "replace_last", "scaled"]
 
@@ -31,9 +31,7 @@ def is_op(node: ir.Node | None, op_type: str) -> bool:
 def number(value: ir.Value | None) -> float | None:
     """A float32 constant of one element; None for anything else."""
     array = constant_of(value)
-    if array is None or array.dtype != np.float32 or array.size != 1:
-        return None
-    return float(array.reshape(()))
+    return number_of(value) if array is not None and array.dtype == np.float32 else None
 
 
 def replace_last(model: ir.Model, node: ir.Node, new: ir.Node) -> None:

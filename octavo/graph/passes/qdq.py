@@ -7,7 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Quantized", "between", "codes_of_input", "constant_of", "forget", "new_constant", "pruned", "shape_of_codes"]
+__all__ = [
+    "Quantized",
+    "between",
+    "codes_of_input",
+    "constant_of",
+    "forget",
+    "new_constant",
+    "number_of",
+    "pruned",
+    "shape_of_codes",
+]
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,12 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """A constant's array; None for anything else."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return None if tensor is None else tensor.numpy()
+
+
+def number_of(value: ir.Value | None) -> float | None:
+    """The one number that a constant of any type holds; None for anything else."""
+    array = constant_of(value)
+    return float(np.asarray(array, np.float64).reshape(())) if array is not None and array.size == 1 else None
 
 
 def codes_of_input(value: ir.Value | None) -> Quantized | None:

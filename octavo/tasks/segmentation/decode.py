@@ -11,7 +11,7 @@ from octavo.images.masks import VOID
 from octavo.params.grammar import Head
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["class_count", "class_map", "classes_of_pixels", "layout_of", "logits_of"]
+__all__ = ["class_count", "class_map", "classes_of_pixels", "layout_of", "logits_of", "maps_of"]
 
 # By how much rows and columns of a map may be scaled apart, as a factor: convolutions without padding take as much of both.
 _ALIKE = 1.5
@@ -41,6 +41,11 @@ def logits_of(outputs: Outputs, head: Head, size: tuple[int, int]) -> np.ndarray
     Raises:
         DataError: no such output, several and none named, its shape is none of these, or fits two layouts.
     """
+    return maps_of(outputs, head, size)[0]
+
+
+def maps_of(outputs: Outputs, head: Head, size: tuple[int, int]) -> tuple[np.ndarray, str | None]:
+    """As `logits_of`, and the layout that the output has (`Head.layout`); None of whole numbers."""
     name = head.output or next(iter(outputs))
     if name not in outputs or (head.output is None and len(outputs) > 1):
         raise DataError(
@@ -53,7 +58,7 @@ def logits_of(outputs: Outputs, head: Head, size: tuple[int, int]) -> np.ndarray
         if value.ndim == 4 and 1 in (value.shape[1], value.shape[3]):
             value = value.squeeze(1 if value.shape[1] == 1 else 3)
         if value.ndim == 3:
-            return value[0].astype(np.uint8) if value.dtype.kind == "b" else value[0]
+            return value[0].astype(np.uint8) if value.dtype.kind == "b" else value[0], None
     if value.shape[:1] != (1,) or value.ndim != 4 or value.dtype.kind != "f":
         raise DataError(
             f"output {name!r} of shape {list(value.shape)} ({value.dtype}) holds no class maps of one image",
@@ -67,7 +72,7 @@ def logits_of(outputs: Outputs, head: Head, size: tuple[int, int]) -> np.ndarray
             f"an input of {size[0]}x{size[1]} pixels",
             "say which in `task` (of one of several heads: in its own block): `layout: nchw` or `layout: nhwc`",
         )
-    return value[0] if layout == "nchw" else np.ascontiguousarray(value[0].transpose(2, 0, 1))
+    return value[0] if layout == "nchw" else np.ascontiguousarray(value[0].transpose(2, 0, 1)), layout
 
 
 def layout_of(shape: tuple[int, ...], size: tuple[int, int]) -> str | None:

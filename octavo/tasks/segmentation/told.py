@@ -7,7 +7,7 @@ import onnx_ir as ir
 from octavo.graph.outputs import in_unit
 from octavo.params.grammar import Segmentation
 from octavo.tasks.outputs import Outputs
-from octavo.tasks.segmentation.decode import layout_of, logits_of
+from octavo.tasks.segmentation.decode import maps_of
 
 __all__ = ["as_told"]
 
@@ -29,12 +29,12 @@ def as_told(task: Segmentation, model: ir.Model, outputs: Outputs, size: tuple[i
     """
     produced, told = {value.name: value for value in model.graph.outputs}, {}
     for name, head in task.each.items():
-        maps = logits_of(outputs, head, size)
-        if maps.ndim == 2:
+        maps, layout = maps_of(outputs, head, size)
+        if layout is None:
             continue
-        output = head.output or next(iter(outputs))
-        told[name] = {"layout": head.layout or layout_of(outputs[output].shape[1:], size)}
+        told[name] = {"layout": layout}
         if len(maps) == 1:
+            output = head.output or next(iter(outputs))
             # Of a graph that is cut before an operator without a body, outputs are inner tensors.
             told[name]["threshold"] = 0.5 if output in produced and in_unit(produced[output]) else 0.0
     return task.filled(told)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from octavo.graph.nodes import only_reader, silu_of
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
+from octavo.graph.passes.qdq import number_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -128,7 +129,7 @@ def units_of(model: ir.Model) -> list[Unit]:
 def affine_of(unit: Unit) -> tuple[float, float]:
     """Factor and shift of an `affine` unit."""
     steps = [node for node in unit.nodes if node.op_type in ("Mul", "Add")]
-    numbers = {node.op_type: next(number for value in node.inputs if (number := _number(value)) is not None) for node in steps}
+    numbers = {node.op_type: next(number for value in node.inputs if (number := number_of(value)) is not None) for node in steps}
     return numbers.get("Mul", 1.0), numbers.get("Add", 0.0)
 
 
@@ -242,13 +243,8 @@ def _number_of(node: ir.Node) -> float | None:
     if node.op_type not in ("Add", "Mul") or node.domain not in ("", "ai.onnx"):
         return None
     for place in (0, 1):
-        value, number = node.inputs[place], _number(node.inputs[1 - place])
+        value, number = node.inputs[place], number_of(node.inputs[1 - place])
         if number is not None and not constant(value):
             same = value.shape is not None and node.outputs[0].shape is not None and len(value.shape) == len(node.outputs[0].shape)
             return number if same and value.dtype == ir.DataType.FLOAT else None
     return None
-
-
-def _number(value: ir.Value | None) -> float | None:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
