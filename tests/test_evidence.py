@@ -166,6 +166,17 @@ class TestClassification:
         assert compared_outputs(several) == ["lane", "da"]
         assert compared_outputs(TASK) == compared_outputs(Segmentation(name="segmentation")) == []
 
+    def test_what_the_best_class_says_little_of(self):
+        def warned(*scores: list[float]) -> str:
+            score = ClassificationScore(TASK, SPEC)
+            for one in scores:
+                score.update({"y": np.array([one])}, {"y": np.array([one])}, labelled(None))
+            return score.about().get("warning", "")
+
+        assert warned([3.0, 0.5, -1.0], [0.1, 0.6, 0.2]) == warned([0.9, 0.1], [0.2, 0.8]) == ""
+        assert "do not sum to 1" in warned([0.9, 0.8, 0.1], [0.1, 0.6, 0.2])
+        assert warned([3.0, 0.5], [4.0, 1.0]).startswith("FP32 calls all 2 images class 0: `agreement` tells no variants apart")
+
     def test_without_labels_there_is_no_accuracy(self):
         score = ClassificationScore(TASK, SPEC)
         score.update({"y": np.eye(2)[:1]}, {"y": np.eye(2)[:1]}, labelled(None))

@@ -26,6 +26,7 @@ class ClassificationScore:
         task: the model's `task`.
         predictions: Top-1 class of every image.
         right1, right5: for labelled images, whether the label is the best, or among the best five; None for the others.
+        unsummed: of each image, whether FP32's scores lie in 0..1 and are no shares of 1, as those of a Sigmoid.
     """
 
     metric = "top1"
@@ -41,6 +42,7 @@ class ClassificationScore:
         self.right1: list[bool | None] = []
         self.right5: list[bool | None] = []
         self.divergences: list[float] = []
+        self.unsummed: list[bool] = []
 
     @classmethod
     def classes(cls, task: Classification, outputs: Outputs, size: tuple[int, int]) -> Classes:  # noqa: ARG003
@@ -66,10 +68,22 @@ class ClassificationScore:
         self.right1.append(None if item.label is None else bool(best[0] == item.label))
         self.right5.append(None if item.label is None else bool(item.label in best))
         self.divergences.append(_kl(truth, scores))
+        self.unsummed.append(bool(truth.min() >= 0 and truth.max() <= 1 and not are_shares(truth)))
 
     def about(self) -> dict[str, str]:
-        """Nothing: there is one way to read class scores."""
-        return {}
+        """`warning`: where the best class alone says little of the network."""
+        warnings = []
+        if self.unsummed and all(self.unsummed):
+            warnings.append(
+                "FP32's class scores lie in 0..1 and do not sum to 1: where a network gives an image several labels (a Sigmoid), "
+                "what is said of the best class says nothing of the others; `cosine_mean` and `sqnr_db` are about all scores"
+            )
+        if len(self.predictions) > 1 and len({*self.predictions}) == 1:
+            warnings.append(
+                f"FP32 calls all {len(self.predictions)} images class {self.predictions[0]}: `agreement` tells no variants apart; "
+                "check `input` and the images"
+            )
+        return {"warning": "; ".join(warnings)} if warnings else {}
 
     def metrics(self, reference: ClassificationScore) -> dict[str, float]:
         """`top1` and `top5` (where there are labels), `agreement` of Top-1 with FP32, and the mean `kl` in nats."""
