@@ -106,3 +106,64 @@ def test_a_frozen_batch_norm_as_exporters_write_it_is_one_integer_convolution_wi
     assert ready.graph.node(0).outputs[0].name == "a"
     np.testing.assert_allclose(run(ready)["y"], expected["y"], rtol=1e-4, atol=1e-5)
     assert [node.op_type for node in model.graph] == ["Conv", "Mul", "Add", "Relu"]
+
+
+FACTORS = np.linspace(0.5, 2, CHANNELS).reshape(1, -1, 1, 1)
+SHIFTS = np.linspace(-1, 1, CHANNELS).reshape(-1, 1, 1)
+LAYER = np.random.default_rng(2).normal(size=(CHANNELS, CHANNELS, 1, 1))
+
+
+def norm(*steps, behind="Relu"):
+    """Steps of a norm behind a sum, then an activation and a layer."""
+    made, last = [("Add", ["c", "c"], "sum", None)], "sum"
+    for place, (op_type, first, constant) in enumerate(steps, 1):
+        made.append((op_type, [last, f"k{place}"] if first else [f"k{place}", last], f"t{place}", constant))
+        last = f"t{place}"
+    made.append((behind, [last], "r", None))
+    return [*made, ("Conv", ["r", f"k{len(made)}"], "y", LAYER)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        norm(("Mul", True, FACTORS), ("Add", True, SHIFTS)),
+        norm(("Sub", True, SHIFTS), ("Div", True, FACTORS), ("Mul", False, 3.0), ("Sub", False, 0.5)),
+    ],
+    ids=["a product and a sum", "spelled out in full"],
+)
+def test_a_norm_behind_a_sum_is_one_depthwise_conv(steps):
+    model = graph(steps)
+    expected = run(model)
+    last = steps[-3][2]
+    for settings_, op_type in (({}, "Conv"), ({"depthwise_norms": False}, "BatchNormalization")):
+        ready = prepared(model, **settings_)
+        assert [node.op_type for node in ready.graph] == ["Conv", "Add", op_type, "Relu", "Conv"]
+        assert ready.graph.node(2).outputs[0].name == last
+        assert not [name for name, value in ready.graph.initializers.items() if not list(value.uses())]
+        np.testing.assert_allclose(run(ready)["y"], expected["y"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("steps", "outputs"),
+    [
+        (norm(("Mul", True, 2.0), ("Add", True, SHIFTS)), ("y",)),
+        (norm(("Mul", True, FACTORS)), ("y",)),
+        (norm(("Mul", True, FACTORS), ("Add", True, SHIFTS)), ("t1", "y")),
+        ([*norm(("Mul", True, FACTORS), ("Add", True, SHIFTS))[:-2], ("Sigmoid", ["t2"], "y", None)], ("y",)),
+        (norm(("Mul", True, FACTORS), ("Add", True, np.inf * SHIFTS), behind="Sigmoid"), ("y",)),
+    ],
+    ids=["one factor for all", "no shift", "the product is an output", "no layer behind", "infinite"],
+)
+def test_no_norm_is_made_of(steps, outputs):
+    model = graph(steps, outputs=outputs)
+    assert [node.op_type for node in prepared(model).graph] == [node.op_type for node in model.graph]
+
+
+def test_what_prepares_the_image_stays_float():
+    shape = (1, 3, 1, 1)
+    steps = [
+        ("Mul", ["x", "k0"], "m", np.linspace(1, 2, 3).reshape(shape)),
+        ("Add", ["m", "k1"], "a", np.ones(shape)),
+        ("Conv", ["a", "k2"], "y", LAYER[:, :3]),
+    ]
+    assert [node.op_type for node in prepared(graph(steps, outputs=("c", "y"))).graph] == ["Conv", "Mul", "Add", "Conv"]

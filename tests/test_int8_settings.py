@@ -294,6 +294,33 @@ def test_what_preparation_rewrites_stays_float_in_what_it_became(kept, float_):
     assert {name for name in others if precision[name] == "int8"} == others
 
 
+def test_a_frozen_norm_behind_a_sum_is_int8_and_so_is_the_sum():
+    tensors = {
+        **{"w": he(8, 3, 3, 3), "w2": he(8, 8, 1, 1), "w3": he(8, 8, 3, 3), "w4": he(8, 5)},
+        "gain": np.linspace(0.5, 1.5, 8, dtype=np.float32).reshape(1, 8, 1, 1),
+        "shift": np.linspace(-0.2, 0.2, 8, dtype=np.float32).reshape(1, 8, 1, 1),
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["a"], "stem", pads=[1] * 4),
+        oh.make_node("Conv", ["a", "w2"], ["b"], "branch"),
+        oh.make_node("Add", ["a", "b"], ["s"], "sum"),
+        oh.make_node("Mul", ["s", "gain"], ["m"], "times"),
+        oh.make_node("Add", ["m", "shift"], ["n"], "plus"),
+        oh.make_node("Relu", ["n"], ["r"], "relu"),
+        oh.make_node("Conv", ["r", "w3"], ["c"], "last", pads=[1] * 4),
+        oh.make_node("GlobalAveragePool", ["c"], ["g"], "pool"),
+        oh.make_node("Flatten", ["g"], ["f"], "flat"),
+        oh.make_node("Gemm", ["f", "w4"], ["y"], "answer"),
+    ]
+    model = network(nodes, tensors, ["y"])
+    statistics = statistics_of(model, IMAGES)
+    decisions = {one.node: (one.precision, one.reason) for one in quantize_static(model, statistics, Int8()).decisions}
+    assert {name: precision for name, (precision, _) in decisions.items()} == {node.name: "int8" for node in nodes}
+    assert decisions["times"] == decisions["plus"]
+    kept = quantize_static(model, statistics, Int8(keep_float=("times",))).decisions
+    assert {one.node for one in kept if one.precision == "float"} >= {"times", "plus"}
+
+
 def test_attention_under_a_mask_of_infinities_stays_float_and_all_else_does_not():
     tensors = {"patches": he(16, 3, 4, 4), "flat": np.array([1, 16, 16]), "value": he(16, 16), "head": he(16, 4)}
     tensors["mask"] = np.where(np.tri(16, dtype=bool), 0, -np.inf).astype(np.float32)

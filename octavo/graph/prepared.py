@@ -8,6 +8,7 @@ from octavo.graph.passes.count_values import CountValuesPass
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.fold_scale import FoldScalePass
+from octavo.graph.passes.frozen_norm import FrozenNormPass
 from octavo.graph.passes.gelu import with_gelu
 from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
 from octavo.graph.passes.hard_swish import HardSwishPass
@@ -49,6 +50,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     HardSwishPass()(ready)
     # Each may stand behind the other.
     FoldScalePass()(ready)
+    FrozenNormPass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
     FoldScalePass()(ready)
     # What was folded is a product.

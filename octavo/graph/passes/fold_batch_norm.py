@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.folding import bypass, foldable, into, is_private
 from octavo.graph.passes.node_pass import NodePass
-from octavo.graph.passes.qdq import new_constant
+from octavo.graph.passes.qdq import forget, new_constant
 
 __all__ = ["FoldBatchNormPass"]
 
@@ -83,10 +83,12 @@ def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray, 
     if not depthwise:
         return False
     conv = _depthwise(model, value, scale, shift, node.name)
-    old = node.outputs[0]
+    old, read = node.outputs[0], list(node.inputs)
     name, old.name = old.name, f"{old.name}.old"
     ir.convenience.replace_nodes_and_values(model.graph, node, [node], [conv], [old], [conv.outputs[0]])
     conv.outputs[0].name = name
+    for one in read:
+        forget(model, one)
     return True
 
 

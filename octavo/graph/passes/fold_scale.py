@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.folding import bypass, foldable, into
+from octavo.graph.passes.folding import AFFINE, affine_of, bypass, foldable, into
 
 __all__ = ["FoldScalePass"]
-
-_TYPES = ("Add", "Div", "Mul", "Sub")
 
 
 class FoldScalePass(ir.passes.InPlacePass):
@@ -29,44 +24,19 @@ class FoldScalePass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite in place; `modified` says whether a node went."""
-        found = [_fold(model, node) for node in list(model.graph) if node.op_type in _TYPES and node.domain in ("", "ai.onnx")]
+        found = [_fold(model, node) for node in list(model.graph) if node.op_type in AFFINE and node.domain in ("", "ai.onnx")]
         return ir.passes.PassResult(model, any(found))
 
 
 def _fold(model: ir.Model, node: ir.Node) -> bool:
-    for place in (0, 1):
-        value, constant = node.inputs[place], ir.convenience.get_const_tensor(node.inputs[1 - place])
-        if constant is None or not foldable(model, value) or constant.dtype != ir.DataType.FLOAT:
-            continue
-        if node.op_type == "Div" and place == 1:
+    for place, value in enumerate(node.inputs):
+        if not foldable(model, value):
             continue
         conv = value.producer()
         weights = ir.convenience.get_const_tensor(conv.inputs[1])
-        numbers = _by_channel(constant.numpy(), weights.shape[0], len(weights.shape))
-        if numbers is None:
-            continue
-        ones, zeros = np.ones(len(numbers)), np.zeros(len(numbers))
-        if node.op_type in ("Div", "Mul"):
-            with np.errstate(divide="ignore"):
-                scale, shift = (1 / numbers if node.op_type == "Div" else numbers), zeros
-        elif node.op_type == "Add":
-            scale, shift = ones, numbers
-        else:
-            scale, shift = (ones, -numbers) if place == 0 else (-ones, numbers)
-        if np.isfinite(scale).all() and np.isfinite(shift).all():
-            into(model, conv, scale, shift)
+        affine = affine_of(node, place, weights.shape[0], len(weights.shape))
+        if affine is not None:
+            into(model, conv, *affine)
             bypass(model, node, value)
             return True
     return False
-
-
-def _by_channel(constant: np.ndarray, channels: int, rank: int) -> np.ndarray | None:
-    """float64 [channels]; None where it is one value a position, or would broadcast the Conv's output."""
-    if constant.ndim > rank:
-        return None
-    shape = [1] * (rank - constant.ndim) + list(constant.shape)
-    if math.prod(shape) == 1:
-        return np.full(channels, constant.reshape(()), np.float64)
-    if shape == [1, channels, *[1] * (rank - 2)]:
-        return constant.reshape(-1).astype(np.float64)
-    return None

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["bypass", "foldable", "into", "is_private"]
+__all__ = ["AFFINE", "affine_of", "bypass", "foldable", "into", "is_private"]
+
+# Operators that multiply what they read or add to it.
+AFFINE = frozenset({"Add", "Div", "Mul", "Sub"})
+
+
+def affine_of(node: ir.Node, place: int, channels: int, rank: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """What a constant does to each channel of the other operand, as `scale y + shift`, both float64 [channels].
+
+    Args:
+        node: one of `AFFINE`.
+        place: of the operand that holds the channels, on axis 1.
+        channels: how many.
+        rank: the operand's.
+
+    Returns:
+        None where the constant is not finite float32 with one value or one a channel, or is divided by the operand.
+    """
+    constant = ir.convenience.get_const_tensor(node.inputs[1 - place])
+    if constant is None or constant.dtype != ir.DataType.FLOAT or (node.op_type == "Div" and place == 1):
+        return None
+    numbers = _by_channel(constant.numpy(), channels, rank)
+    if numbers is None:
+        return None
+    ones, zeros = np.ones(channels), np.zeros(channels)
+    if node.op_type in ("Div", "Mul"):
+        with np.errstate(divide="ignore"):
+            scale, shift = (1 / numbers if node.op_type == "Div" else numbers), zeros
+    elif node.op_type == "Add":
+        scale, shift = ones, numbers
+    else:
+        scale, shift = (ones, -numbers) if place == 0 else (-ones, numbers)
+    return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
+
+
+def _by_channel(constant: np.ndarray, channels: int, rank: int) -> np.ndarray | None:
+    """float64 [channels]; None where it is one value a position, or would broadcast what it meets."""
+    if constant.ndim > rank:
+        return None
+    shape = [1] * (rank - constant.ndim) + list(constant.shape)
+    if math.prod(shape) == 1:
+        return np.full(channels, constant.reshape(()), np.float64)
+    if shape == [1, channels, *[1] * (rank - 2)]:
+        return constant.reshape(-1).astype(np.float64)
+    return None
 
 
 def is_private(model: ir.Model, value: ir.Value | None) -> bool:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.nodes import ends_ahead
+from octavo.graph.passes.folding import AFFINE
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.placement import decisions_of
 from octavo.quantization.int8.structure.units import Unit
@@ -59,7 +60,8 @@ def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     found = made[ends[0].name or ""]
     # Means of one axis after another are one pool.
     means = found.op_type == "GlobalAveragePool" and node.op_type == ends[0].op_type == "ReduceMean"
-    return found if means or (found.op_type != ends[0].op_type and found.op_type in _OF_SEVERAL) else None
+    changed = found.op_type != ends[0].op_type and (found.op_type in _OF_SEVERAL or ends[0].op_type in AFFINE)
+    return found if means or changed else None
 
 
 def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> list[Decision]:
