@@ -149,6 +149,15 @@ def test_files_without_a_model(folder, before):
     assert list(load("params.yaml").models) == ["mine"]
 
 
+@pytest.mark.parametrize("none", ["{}", "{ }", "null", "~"])
+def test_models_dumped_as_none(tmp_path, none):
+    path = tmp_path / "params.yaml"
+    path.write_bytes(f"# mine\r\nmodels: {none}  # yet\r\n".encode())
+    append_entry(path, "small", yaml.safe_dump(project_params()["models"]["small"]).splitlines())
+    assert path.read_bytes().startswith(b"# mine\r\nmodels:  # yet\r\n  small:\r\n")
+    assert list(load(path).models) == ["small"]
+
+
 def test_files_that_cannot_be_appended_to(folder):
     Path("params.yaml").write_text(json.dumps(project_params()))
     refuse("mine.onnx", expected="nothing was written")

@@ -65,6 +65,9 @@ def append_entry(params: Path, name: str, lines: Sequence[str], outside: Sequenc
     text = _allowing(before.decode("utf-8"), outside, ending)
     indent = _indent(text)
     known = _models(params)
+    if known == []:
+        # As YAML is dumped of no models: nothing can stand below it.
+        text = re.sub(rf"^({_MODELS})[ \t]*(\{{[ \t]*\}}|null|~)(?=[ \t]*(#.*)?\r?$)", r"\1", text, flags=re.MULTILINE)
     parts = [] if known is not None or re.search(rf"^{_MODELS}\s*(#.*)?$", text, re.MULTILINE) else [_MODELS]
     if known:
         parts.append("")
