@@ -165,6 +165,24 @@ def test_a_product_of_two_integer_tensors_is_no_surprise_but_where_keep_float_na
     assert {record["node"]: record for record in asked.nodes}["attention"]["kernel"].endswith("MatMul")
 
 
+def test_what_moves_the_codes_of_an_integer_gemm_works_on_codes():
+    """ONNX Runtime states no type for what a QGemm writes: float was believed of all of them."""
+    nodes = [
+        oh.make_node("Flatten", ["x"], ["f"], "flat"),
+        oh.make_node("Gemm", ["f", "first", "bias"], ["g"], "first"),
+        oh.make_node("Reshape", ["g", "rows"], ["r"], "rows"),
+        oh.make_node("Gemm", ["r", "second", "few"], ["y"], "second"),
+    ]
+    tensors = {"first": GENERATOR.standard_normal((768, 16)).astype(np.float32), "bias": np.ones(16, np.float32)}
+    tensors |= {"second": GENERATOR.standard_normal((8, 4)).astype(np.float32), "few": np.ones(4, np.float32)}
+    model = network(nodes, tensors | {"rows": np.array([2, 8])}, ["y"])
+    found = explained(model, quantized(model))
+    records = {record["node"]: (record["runs"], record["kernel"]) for record in found.nodes if "runs" in record}
+    assert records["first"] == records["second"] == ("int8", "QGemm")
+    assert records["rows"] == ("int8", "Reshape")
+    assert found.unexpected == []
+
+
 def test_weights_stored_as_int8_are_expected_to_compute_in_float():
     model = inferred(small_network())
     result = quantize_dynamic(model, Int8())

@@ -292,6 +292,36 @@ class TestPlacement:
             "y": "",
         }
 
+    @pytest.mark.parametrize("levels", [1, 2])
+    def test_boxes_by_which_regions_are_cut_out_again_are_a_tail(self, levels):
+        """Those of a Mask R-CNN, before its masks: the layers behind the regions multiply other values than these."""
+        nodes = [
+            conv("x", "a"),
+            oh.make_node("GlobalAveragePool", ["a"], ["g"], "g"),
+            oh.make_node("Flatten", ["g"], ["f"], "f"),
+            oh.make_node("MatMul", ["f", "wide"], ["d"], "deltas"),
+            oh.make_node("Reshape", ["d", "rows"], ["r"], "rows"),
+            oh.make_node("RoiAlign", ["a", "r", "first"], ["c"], "regions"),
+        ]
+        if levels > 1:
+            # Regions of several levels are put together by indices that the boxes tell, into as many rows as there are boxes.
+            nodes += [
+                oh.make_node("Shape", ["r"], ["count"], "count", end=1),
+                oh.make_node("Concat", ["count", "region"], ["all"], "all", axis=0),
+                oh.make_node("ConstantOfShape", ["all"], ["none"], "none"),
+                oh.make_node("ReduceMax", ["r", "last"], ["m"], "largest"),
+                oh.make_node("Cast", ["m"], ["index"], "index", to=7),
+                oh.make_node("ScatterND", ["none", "index", "c"], ["s"], "scatter"),
+            ]
+        nodes.append(conv("s" if levels > 1 else "c", "y"))
+        tensors = SAME | {"wide": normal(3, 4), "rows": np.array([-1, 4]), "first": np.array([0])}
+        tensors |= {"region": np.array([3, 1, 1]), "last": np.array([1])}
+        found = self.decided(nodes, ["y", "r"], tensors=tensors)
+        assert found["deltas"] == found["a"] == found["y"] == ""
+        assert found["rows"] == "no weights follow: decoding, scores and other tails stay float"
+        ends = {unit.name: last for unit, last in is_last_weighted(grouped(nodes, ["y", "r"], tensors=tensors)).items()}
+        assert (ends["a"], ends["deltas"], ends["y"]) == (False, True, True)
+
     def test_constants_and_computed_weights(self):
         found = self.between(oh.make_node("Add", ["a", "b4"], ["m"], "m"), tensors={"b4": normal(1, 3, 1, 1)})
         assert found == {"a": "", "m": "b4 is a constant", "last": ""}

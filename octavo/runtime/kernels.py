@@ -19,6 +19,8 @@ KINDS = ("int8", "16-bit", "fp16", "float", "border", "other")
 _BORDERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ReorderInput", "ReorderOutput"})
 # Integer kernels whose first input is a scale, or float that the kernel itself rounds.
 _INTEGER = frozenset({"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QAttention", "QGemm"})
+# The place of the zero point of what a QGemm writes.
+_ZERO_OUT = 8
 # Their first input's values do not matter.
 _SHAPES = frozenset({"Constant", "ConstantOfShape", "Shape", "Size"})
 _BY_TYPE = {
@@ -93,7 +95,8 @@ def _made(node: onnx.NodeProto, reads: Sequence[int]) -> int:
         return next(attribute.i for attribute in node.attribute if attribute.name == "to")
     if node.op_type == "QuantizeLinear":
         return narrow[0] if narrow else onnx.TensorProto.UINT8
-    if node.op_type.startswith("QLinear") and narrow:
+    # A QGemm without a zero point for its output writes float.
+    if (node.op_type.startswith("QLinear") or (node.op_type == "QGemm" and any(node.input[_ZERO_OUT:]))) and narrow:
         return narrow[0]
     if node.op_type == "DequantizeLinear":
         return next((kind for kind in reads if kind not in _NARROW), onnx.TensorProto.FLOAT)

@@ -20,6 +20,8 @@ _IN_PLACE = ACTIVATIONS | {
     *("Add", "BatchNormalization", "LayerNormalization", "Mul", "Sub"),
     *("AveragePool", "Concat", "Dropout", "Identity", "MaxPool", "Transpose"),
 }
+# Inputs that say where values are read or put, not which: what decodes boxes is a tail, though regions are looked at again there.
+_PLACES = {"RoiAlign": (1, 2), "ScatterElements": (1,), "ScatterND": (1,), "Shape": (0,), "Size": (0,)}
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 
 
@@ -32,12 +34,18 @@ def heads_of(units: Sequence[Unit]) -> list[ir.Value]:
 def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
     """For each unit that has weights or leads to some: whether no other weights come behind it.
 
-    Units missing from the answer are the network's tail: nothing behind them multiplies.
+    Units missing from the answer are the network's tail: nothing behind them multiplies what they put out. Where it only says which
+    regions are cut out of another tensor (the boxes of a Mask R-CNN, before its masks), no weights multiply it.
     """
     by_node = {node: unit for unit in units for node in unit.nodes}
     leads: dict[Unit, bool] = {}
     for unit in reversed(units):
-        behind = [by_node[use.node] for value in unit.outputs for use in value.uses() if use.node in by_node]
+        behind = [
+            by_node[node]
+            for value in unit.outputs
+            for node, place in value.uses()
+            if node in by_node and place not in _PLACES.get(node.op_type, ())
+        ]
         further = any(reader in leads for reader in behind)
         if further or unit.kind == "linear":
             leads[unit] = not further
