@@ -1,5 +1,7 @@
 """INT8: placement by structure, ranges and bias correction that can be checked by hand, and graphs that run as integers."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import onnx.helper as oh
@@ -324,26 +326,73 @@ class TestResizeAllAxes:
         result = quantize_static(model, found, Int8()).model
         assert np.abs(run(result, feeds) - before).max() < 0.1 * np.abs(before).max()
 
+    @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+    @pytest.mark.parametrize(("axes", "sizes"), [([2, 3], [16, 24]), ([3, 2], [28, 16]), ([3], [10])])
+    @pytest.mark.parametrize("mode", ["nearest", "linear"])
+    def test_kept_proportions_become_one_scale(self, policy, axes, sizes, mode):
+        settings = {"keep_aspect_ratio_policy": policy, "mode": mode, "coordinate_transformation_mode": "half_pixel"}
+        self.is_the_same(self.resized(axes, "sizes", np.array(sizes), **settings))
+
     @pytest.mark.parametrize(
-        "settings",
-        [{"keep_aspect_ratio_policy": "not_larger"}, {"coordinate_transformation_mode": "tf_crop_and_resize"}],
-        ids=["proportions", "region"],
+        ("axes", "kind", "numbers", "region"),
+        [
+            ([2, 3], "sizes", [16, 24], [0.1, 0.2, 0.9, 0.7]),
+            ([3], "sizes", [5], [0.25, 1.5]),
+            ([3, 2], "scales", [2, 1.5], [0.3, -0.2, 0.8, 0.9]),
+        ],
     )
-    def test_what_counts_other_axes_is_left_alone(self, settings):
-        model = self.resized([2, 3], "sizes", np.array([16, 24]), **settings)
+    @pytest.mark.parametrize("mode", ["nearest", "linear"])
+    def test_a_region_of_some_axes_is_all_of_the_others(self, axes, kind, numbers, region, mode):
+        numbers = np.array(numbers, np.float32 if kind == "scales" else np.int64)
+        settings = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 0.5, "mode": mode}
+        self.is_the_same(self.resized(axes, kind, numbers, region=region, **settings), float_resize=True)
+
+    def is_the_same(self, model: ir.Model, *, float_resize: bool = False) -> None:
+        image = {"x": GENERATOR.standard_normal((1, 3, 8, 7)).astype(np.float32)}
+        before = run(model, image)
+        ready = prepared(model)
+        assert not any("axes" in node.attributes for node in ready.graph if node.op_type == "Resize")
+        # Exact but for the last bit of interpolated values: other kernels.
+        np.testing.assert_allclose(run(ready, image), before, rtol=1e-5, atol=1e-6)
+        result = quantize_static(model, collect(model, lambda: [("i", image)]), Int8(placement="all"))
+        assert np.abs(run(result.model, image) - before).max() < 0.3 * np.abs(before).max()
+        if float_resize:
+            assert {one.node: one.precision for one in result.decisions}["up"] == "float"
+
+    @pytest.mark.parametrize(
+        ("sizes", "settings"),
+        [
+            # 7 times 1.5 is rounded to 11, and no scale of both axes says so.
+            ([12, 24], {"keep_aspect_ratio_policy": "not_larger"}),
+            ([16, 24], {"coordinate_transformation_mode": "tf_crop_and_resize"}),
+        ],
+        ids=["proportions that are rounded up", "no known region"],
+    )
+    def test_what_counts_other_axes_is_left_alone(self, sizes, settings):
+        model = self.resized([2, 3], "sizes", np.array(sizes), **settings)
         assert not ResizeAllAxesPass()(model).modified
 
     @staticmethod
-    def resized(axes: list[int], kind: str, numbers: np.ndarray, *, open_sides: bool = False, **settings: object) -> ir.Model:
+    def resized(
+        axes: list[int],
+        kind: str,
+        numbers: np.ndarray,
+        *,
+        open_sides: bool = False,
+        region: Sequence[float] = (),
+        **settings: object,
+    ) -> ir.Model:
         """A Resize of some axes between two Convs, of any batch."""
         weights = {"v": np.eye(3).reshape(3, 3, 1, 1), "w": GENERATOR.standard_normal((4, 3, 1, 1))}
         tensors = {name: value.astype(np.float32) for name, value in weights.items()} | {"numbers": numbers}
+        cut = "region" if region else ""
+        tensors |= {"region": np.array(region, np.float32)} if region else {}
         nodes = [
             oh.make_node("Conv", ["x", "v"], ["a"], "first"),
             oh.make_node("Add", ["numbers", "none"], ["asked"], "asked"),
             oh.make_node(
                 "Resize",
-                ["a", "", "numbers"] if kind == "scales" else ["a", "", "", "asked" if kind == "computed" else "numbers"],
+                ["a", cut, "numbers"] if kind == "scales" else ["a", cut, "", "asked" if kind == "computed" else "numbers"],
                 ["r"],
                 "up",
                 axes=axes,

@@ -10,15 +10,19 @@ import onnx_ir as ir
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
-__all__ = ["ResizeAllAxesPass", "factors_of", "resizes_each_axis"]
+__all__ = ["ResizeAllAxesPass", "crops", "factors_of", "resizes_each_axis"]
 
-_SCALES, _SIZES = 2, 3
+_REGION, _SCALES, _SIZES = 1, 2, 3
+
+
+def crops(node: ir.Node) -> bool:
+    """Whether a Resize cuts a region out."""
+    return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
 
 
 def resizes_each_axis(node: ir.Node) -> bool:
     """Whether a Resize takes each axis by itself and as a whole: no region is cut out, no proportions are kept."""
-    crops = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    return not crops and node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
+    return not crops(node) and _policy(node) == "stretch"
 
 
 def factors_of(before: Sequence[object], after: Sequence[int]) -> np.ndarray | None:
@@ -44,21 +48,33 @@ class ResizeAllAxesPass(NodePass):
     3. Constant sizes become scales where the sizes of `x` are known and the scales make the same sizes (`factors_of`): no other
        axis has to be known then, and an integer Resize by whole factors has a faster form (`UpsampleByTilePass`).
     4. Other sizes get those of the other axes, looked up while the graph runs where they are open.
-    5. A Resize of a region, or one that keeps the image's proportions, is left alone: the other axes would count there.
+    5. A region has to be constant and float32; of the other axes it is all there is. Sizes stay sizes: scales mean others there.
+    6. Constant sizes that keep proportions become the one scale that they come to, where the sizes of `x` along these axes are
+       known and it makes the sizes that ONNX Runtime rounds to. Others are left alone: the other axes would count.
     """
 
     op_type = "Resize"
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         value = node.inputs[0]
-        if "axes" not in node.attributes or value is None or value.shape is None or not resizes_each_axis(node):
+        if "axes" not in node.attributes or value is None or value.shape is None:
             return False
         shape, read = list(value.shape), list(node.inputs[1:])
         axes = [axis % len(shape) for axis in node.attributes["axes"].as_ints()]
         place = _SCALES if _is_given(node.inputs[_SCALES]) else _SIZES
         given = node.inputs[place]
         asked = constant_of(given)
-        if place == _SIZES and asked is not None:
+        region = constant_of(node.inputs[_REGION]) if crops(node) else None
+        if crops(node) and (
+            region is None or region.dtype != np.float32 or region.size != 2 * len(axes) or _policy(node) != "stretch"
+        ):
+            return False
+        if _policy(node) != "stretch" and place == _SIZES:
+            factor = _proportion(node, [shape[axis] for axis in axes], asked)
+            if factor is None:
+                return False
+            place, asked = _SCALES, np.full(len(axes), factor)
+        elif place == _SIZES and asked is not None and region is None:
             factors = factors_of([shape[axis] for axis in axes], asked.tolist())
             place, asked = (_SIZES, asked) if factors is None else (_SCALES, factors)
         numbers: list[object] = [1.0] * len(shape) if place == _SCALES else shape
@@ -72,10 +88,29 @@ class ResizeAllAxesPass(NodePass):
         node.resize_inputs(1)
         node.resize_inputs(place + 1)
         node.replace_input_with(place, whole)
+        if region is not None:
+            ends = np.repeat(np.array([0, 1], np.float32), len(shape))
+            ends[[*axes, *(len(shape) + axis for axis in axes)]] = region.reshape(-1)
+            node.replace_input_with(_REGION, new_constant(model, f"{node.name}.region", ends))
         node.attributes.pop("axes")
+        node.attributes.pop("keep_aspect_ratio_policy", None)
         for old in read:
             forget(model, old)
         return True
+
+
+def _policy(node: ir.Node) -> str:
+    return node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
+
+
+def _proportion(node: ir.Node, before: Sequence[object], asked: np.ndarray | None) -> np.float32 | None:
+    """The scale of all axes that keeps proportions; None where a size is open, or it makes other sizes than they are rounded to."""
+    if asked is None or not all(isinstance(size, int) and size > 0 for size in before):
+        return None
+    sizes = np.array(before, np.float32)
+    factors = np.array(asked, np.float32) / sizes
+    factor = factors.min() if _policy(node) == "not_larger" else factors.max()
+    return factor if np.array_equal(np.floor(sizes * factor), np.floor(sizes * factor + np.float32(0.5))) else None
 
 
 def _is_given(value: ir.Value | None) -> bool:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.heads import is_last_weighted
-from octavo.quantization.int8.structure.refusals import interpolates, no_kernel, out_of_reach, unfit
+from octavo.quantization.int8.structure.refusals import cuts_out, interpolates, no_kernel, out_of_reach, unfit
 from octavo.quantization.int8.structure.rows import row_activations
 from octavo.quantization.int8.structure.units import CARRIERS, COMBINERS, COMPOSED, Unit
 
@@ -100,6 +100,8 @@ def _unserved(unit: Unit) -> str:
     """Why ONNX Runtime has no fast integer kernel, or no right one, for a unit that can take codes; "" where it has."""
     if interpolates(unit):
         return "interpolation has no fast integer kernel"
+    if cuts_out(unit):
+        return "cutting a region out has no integer kernel"
     if unit.kind in ("MaxPool", "AveragePool", "GlobalAveragePool", "prelu") and len(unit.inputs[0].shape or ()) != 4:
         return "integer kernels of this op are for images"
     if unit.kind == "AveragePool" and all(unit.main.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad")):

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.resize_all_axes import crops
 from octavo.quantization.int8.structure.units import Unit, constant, decodes_boxes
 
-__all__ = ["interpolates", "no_kernel", "out_of_reach", "unfit"]
+__all__ = ["cuts_out", "interpolates", "no_kernel", "out_of_reach", "unfit"]
 
 
 def out_of_reach(unit: Unit, leads: Collection[Unit], named: Mapping[str, str]) -> str:
@@ -69,6 +70,11 @@ def _pads_zeros(node: ir.Node) -> bool:
         return True
     tensor = ir.convenience.get_const_tensor(value)
     return tensor is not None and not np.any(tensor.numpy())
+
+
+def cuts_out(unit: Unit) -> bool:
+    """Whether a unit is a Resize that cuts a region out, and puts a number of its own where that reaches beyond the tensor."""
+    return unit.kind == "Resize" and crops(unit.main)
 
 
 def interpolates(unit: Unit) -> bool:
