@@ -14,6 +14,7 @@ import pytest
 from conftest import ROOT, small_network
 from forked import run_stage
 from packages import write_package
+from scmrepo.git import Git
 
 from octavo.deploy.loader import load
 from octavo.errors import ModelRunError
@@ -254,9 +255,11 @@ def test_machine_files_are_not_in_git():
 
 
 def test_what_dvc_add_writes_is_in_git(tmp_path):
-    """DVC refuses a set in a folder of which git ignores everything: `bad DVC file name 'data/mine.dvc' is git-ignored`."""
+    """Of `/data/*` DVC refuses the file (`... is git-ignored`), and looks into data/ for none: nothing is pushed or pulled."""
     shutil.copy(ROOT / ".gitignore", tmp_path)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     names = ["data/mine", "data/mine.dvc"]
     ignored = subprocess.run(["git", "check-ignore", *names], cwd=tmp_path, text=True, capture_output=True, check=True)
     assert ignored.stdout.split() == names[:1]
+    seen = Git(str(tmp_path))
+    assert [seen.is_ignored(f"{tmp_path}/{name}") for name in ("data/", *names)] == [False, True, False]
