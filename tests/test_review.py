@@ -276,6 +276,11 @@ class TestWhatCannotBeRead:
         # Said once, not again of each record that DVC looks for.
         assert "cannot be read" not in text
         assert "`lanes` has no latency in the head" in text
+        # Nor has it at the base: params.yaml alone is new.
+        assert "New: `lanes`" in text
+        commit(project, "lanes")
+        (project / "README").write_text("something else")
+        assert "New: `lanes`" not in review("HEAD")
 
     def test_no_metrics_at_the_base(self, made, tmp_path, monkeypatch):
         folder = tmp_path / "bare"

@@ -79,8 +79,9 @@ def comment(base: str, head: str | None = None, assets: Assets | None = None) ->
 
 
 def _differences(now: Side, before: Side, metrics: Changes, params: Changes) -> list[Section]:
-    # A model is new where it has figures now and had none, whether or not params.yaml had it.
+    # A model is new where it has figures now and had none, whether or not params.yaml had it, or is new in params.yaml.
     new = [model for model in now.models if model not in before.accuracy]
+    new = [model for model in new if model in now.accuracy or model not in before.models]
     removed = [model for model in before.models if model not in now.models]
     both = [model for model in now.models if model not in new]
     moved = figures.moved_figures(metrics, now, both)
