@@ -14,6 +14,7 @@ from conftest import ROOT, project_params, small_network
 from repositories import bytes_of, commit, octavo, pipeline_repository, ran, sh, use_remote
 from ssh_server import SshServer, new_key, ssh_server
 
+from octavo.deploy.registry import transfer
 from octavo.deploy.registry.transfer import pull, push
 from octavo.errors import RegistryError
 
@@ -208,6 +209,30 @@ class TestNoRemote:
         params["models"]["second"] = params["models"]["small"]
         (a / "params.yaml").write_text(yaml.safe_dump(params))
         refused(lambda: pull("second"), "dvc.lock has no output of second: it was never made")
+
+
+def test_what_a_model_is_made_from(tmp_path):
+    """Sets that `dvc add` keeps among it, and nothing of other models."""
+    from dvc.repo import Repo
+
+    digest = "0" * 32
+    stages = {
+        "export": ("mine", "models/m/fp32"),
+        "calibrate": ("models/m/fp32", "models/m/calibration"),
+        "other": ("mine", "models/n"),
+    }
+    made = {name: {"cmd": name, "deps": [dep], "outs": [out]} for name, (dep, out) in stages.items()}
+    ran = {
+        name: {"cmd": name, "deps": [{"path": dep, "md5": digest}], "outs": [{"path": out, "md5": digest}]}
+        for name, (dep, out) in stages.items()
+    }
+    (tmp_path / "mine.dvc").write_text(json.dumps({"outs": [{"path": "mine", "md5": digest}]}))
+    (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": made}))
+    (tmp_path / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": ran}))
+    with Repo.init(str(tmp_path), no_scm=True) as repo:
+        assert [out.def_path for out in transfer._outputs(repo, "m")] == ["models/m/fp32", "models/m/calibration"]
+        whole = [out.def_path for out in transfer._outputs(repo, "m", with_deps=True)]
+        assert sorted(whole) == ["mine", "models/m/calibration", "models/m/fp32"]
 
 
 def test_make():

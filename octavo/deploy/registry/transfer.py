@@ -180,11 +180,15 @@ def _check_out(repo: Repo, paths: list[str], *, force: bool) -> None:
 
 def _outputs(repo: Repo, model: str | None = None, *, with_deps: bool = False) -> list[Output]:
     """What dvc.lock has of a model, or of all, and DVC's cache keeps; with_deps: also of the stages that these come from."""
+    from networkx import descendants
+
     stages = list(repo.index.stages)
     if model is not None:
         stages = [stage for stage in stages if any(_of(out.def_path, model) for out in stage.outs)]
     if with_deps:
-        stages = list({one for stage in stages for one in repo.stage.collect(stage.addressing, with_deps=True)})
+        # One graph for all: `repo.stage.collect` builds it anew for each stage, in seconds.
+        graph = repo.index.graph
+        stages = list(dict.fromkeys(one for stage in stages for one in (stage, *descendants(graph, stage))))
     return [out for stage in stages for out in stage.outs if out.use_cache and out.hash_info]
 
 
