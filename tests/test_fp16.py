@@ -707,6 +707,15 @@ def test_a_float16_input_or_output_that_cannot_be_is_refused():
     assert quantize_fp16(model, samples=[{"x": np.array([1e6, 1], np.float32)}]).sqnr_db == {"y": SQNR_CAP}
 
 
+def test_what_only_runs_without_optimizations_is_refused_with_the_setting(monkeypatch):
+    # Without the pass that mends it, attention over a map is such a graph.
+    monkeypatch.setattr("octavo.quantization.fp16.attention.ScaleOfQueriesPass._rewrite", lambda *_: False)
+    with pytest.raises(QuantizationError, match=r"without its optimizations only: FP16: .*type mismatch[\s\S]*fp16\.keep_float"):
+        quantize_fp16(attention_over_a_map(splits=True), samples=[{"x": own(1, 8, 2, 2)}])
+    kept = quantize_fp16(attention_over_a_map(splits=True), keep_float_patterns=["scale_of_q"], samples=[{"x": own(1, 8, 2, 2)}])
+    assert kept.sqnr_db["y"] > 55
+
+
 def test_before_an_output_of_integers_the_nearest_float_tensor_is_measured():
     nodes = [node("Softmax", ["x"], ["p"]), node("ArgMax", ["p"], ["y"], axis=1)]
     model = build(nodes, {"x": [2, 5]}, {"y": (I64, [2, 1])})

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import onnx_ir as ir
 
-from octavo.errors import QuantizationError
+from octavo.errors import ModelRunError, QuantizationError
 from octavo.graph.io import load
 from octavo.graph.selection import choosing, held
 from octavo.quantization.choices import with_choices
@@ -67,7 +67,7 @@ def quantize_fp16(
 
     Raises:
         QuantizationError: no sample; a pattern matches nothing; an output is not finite even so; with `keep_io` false, an input or
-            output beyond float16's range; and what `convert` raises.
+            output beyond float16's range; ONNX Runtime runs the result without its optimizations only; and what `convert` raises.
         ModelRunError: FP32 does not run on the samples.
     """
     reference = prepare(model if isinstance(model, ir.Model) else load(model))
@@ -104,8 +104,7 @@ def quantize_fp16(
         kept |= found
     result, losses = best
     _require_finite([name for name, loss in losses.items() if loss.broken])
-    # And as it will be deployed: ONNX Runtime's optimizer may trip over what ran without it.
-    _require_finite(broken(reference, result.model, feeds, _watched(reference)))
+    _require_finite(_broken_as_deployed(reference, result.model, feeds))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
     return Fp16Result(result.model, result.decisions, measured, _too_far(measured))
 
@@ -203,6 +202,18 @@ def _too_far(measured: Mapping[str, float]) -> list[str]:
         for name, found in measured.items()
         if found < ENOUGH_DB
     ]
+
+
+def _broken_as_deployed(reference: ir.Model, half: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
+    """Outputs that break as they will be deployed: ONNX Runtime's optimizer may trip over what ran without it."""
+    try:
+        return broken(reference, half, feeds, _watched(reference))
+    except ModelRunError as error:
+        raise QuantizationError(
+            f"ONNX Runtime runs this graph in FP16 without its optimizations only: {error.problem}",
+            "its fusions may not take float16 there: name the nodes around it (attention, a norm) in `fp16.keep_float`, or deploy "
+            "fp32",
+        ) from error
 
 
 def _require_finite(names: Iterable[str]) -> None:
