@@ -102,6 +102,27 @@ def test_each_part_of_a_concat_takes_its_slice():
     assert groups == {"y.part1": 3, "y.part2": 5, "y.part3": 3}
 
 
+@pytest.mark.parametrize("behind", ["Relu", "Clip", "LeakyRelu"])
+def test_one_conv_is_cut_for_all_parts_where_none_folds(behind):
+    """As in a DenseNet: each layer reads a Concat of all before, whose parts others read, too."""
+    tensors = {"w": normal(4, 3, 3, 3), "v": normal(4, 7, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["first"], "first", pads=[1, 1, 1, 1]),
+        oh.make_node("Concat", ["x", "first"], ["one"], "join_one", axis=1),
+        batch_norm("one", "n", 7, tensors),
+        oh.make_node(behind, ["n"], ["r"], "cut"),
+        oh.make_node("Conv", ["r", "v"], ["second"], "second"),
+        oh.make_node("Concat", ["x", "first", "second"], ["two"], "join_two", axis=1),
+        batch_norm("two", "m", 11, tensors),
+        oh.make_node("Relu", ["m"], ["y"], "last"),
+    ]
+    model = folded_alike(network(nodes, tensors, ["y"]))
+    parts = {"n.part0", "n.part1"} if behind == "LeakyRelu" else {"n"}
+    # Where a part folds, what does not has a Conv of its own.
+    assert {node.name for node in model.graph if "group" in node.attributes} == parts | {"m.part0", "m.part1"}
+    assert [node.inputs[0].name for node in model.graph if node.name in ("cut", "last")] == ["n", "m"]
+
+
 def test_a_concat_along_another_axis_or_read_by_others_stays_whole():
     tensors = {"w": normal(3, 3, 1, 1)}
     nodes = [

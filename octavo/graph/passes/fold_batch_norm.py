@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.nodes import only_reader
 from octavo.graph.passes.folding import bypass, foldable, into, is_private
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import forget, new_constant
@@ -19,7 +20,9 @@ class FoldBatchNormPass(NodePass):
     2. `x` comes from a Conv with constant weights that nobody else reads: a goes into its weights, b into its bias.
     3. `x` comes from a Concat along axis 1 that nobody else reads: each part takes its slice of a and b, by rule 2 or rule 4. That
        also brings parts of very different range (an image beside features) to one range before INT8 gives them one scale. What
-       rule 2 changes gets a new name, because it holds other values than before.
+       rule 2 changes gets a new name, because it holds other values than before. Not so where rule 2 holds for no part and a Relu
+       or Clip follows, which one Conv for all parts takes in: behind a Concat it is float. Layers of a DenseNet each have a Concat
+       of all before them (DenseNet-121: 116 depthwise Convs and 4 such Relus instead of 593 and 58).
     4. Otherwise, for 4-D `x`, the node becomes a 1x1 depthwise Conv, for which fast kernels exist in float and in int8.
 
     The result keeps the name of the BatchNormalization's output. Exact up to float rounding.
@@ -64,7 +67,8 @@ def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray, 
         return False
     if is_private(model, value) and producer is not None and producer.op_type == "Concat" and _axis(producer) == 1:
         widths = [part.shape[1] if part.shape is not None and len(part.shape) > 1 else None for part in producer.inputs]
-        able = depthwise or all(foldable(model, part) for part in producer.inputs)
+        folding = [foldable(model, part) for part in producer.inputs]
+        able = all(folding) or (depthwise and (any(folding) or not _is_cut(node)))
         if able and all(isinstance(width, int) for width in widths):
             start = 0
             for place, width in enumerate(widths):
@@ -90,6 +94,12 @@ def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray, 
     for one in read:
         forget(model, one)
     return True
+
+
+def _is_cut(node: ir.Node) -> bool:
+    """Whether a Relu or Clip alone reads what a node puts out."""
+    behind = only_reader(node.outputs[0])
+    return behind is not None and behind.op_type in ("Clip", "Relu")
 
 
 def _depthwise(model: ir.Model, value: ir.Value, scale: np.ndarray, shift: np.ndarray, name: str) -> ir.Node:
