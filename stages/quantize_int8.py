@@ -81,6 +81,7 @@ def main() -> None:
                 sizes=(manifest["bytes"], model_bytes(temporary)),
                 classes=class_axis(spec.task),
                 kept_db=result.kept_db,
+                target=spec.int8.target if variant == "int8" else "cpu",
             )
             made["warnings"] = [*result.warnings(repair=spec.int8.repair), *made["warnings"]]
             written = write_manifest(

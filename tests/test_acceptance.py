@@ -186,6 +186,12 @@ class TestPage:
         assert "b" * 64 in page
         assert "c" * 64 in page
 
+    def test_what_runs_here_is_not_taken_for_what_another_runtime_runs(self):
+        said = "Not of `target: tensorrt`"
+        settings = MANIFEST["made"]["settings"] | {"target": "tensorrt"}
+        assert said in markdown(MANIFEST | {"made": MANIFEST["made"] | {"settings": settings}})
+        assert said not in markdown(MANIFEST)
+
     def test_tables_are_whole_and_no_time_stands_in_it(self):
         page = markdown(json.loads(json.dumps(MANIFEST)))
         assert page == markdown(MANIFEST)

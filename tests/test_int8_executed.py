@@ -111,6 +111,18 @@ def test_as_written_is_where_integer_operators_are_exact(format_, vnni, level, m
         assert found["written_db"]["y"] == pytest.approx(found["sqnr_db"]["y"], abs=0.5)
 
 
+@pytest.mark.parametrize(("target", "warned"), [("cpu", True), ("tensorrt", False)])
+def test_what_runs_otherwise_is_a_warning_for_the_runtime_that_the_file_is_for(target, warned, tmp_path):
+    model = three_convs()
+    result = quantized(model, target="tensorrt")
+    save(model, tmp_path / "fp32.onnx")
+    save(result.model, tmp_path / "int8.onnx")
+    paths = (tmp_path / "int8.onnx", tmp_path / "fp32.onnx")
+    made = verified(*paths, result.decisions, samples(), name="f", custom=CustomOps(), sizes=(2, 1), target=target)
+    assert made["executed"]["unexpected"]
+    assert any("decided int8 and runs as float" in warning for warning in made["warnings"]) == warned
+
+
 def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypatch):
     """ONNX Runtime's WeightBiasQuantization, with the writer's guard against it taken away."""
     model = three_convs()

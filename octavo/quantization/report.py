@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from octavo.quantization.int8.structure.targets import target_of
+
 __all__ = ["alike", "markdown"]
 
 # Names listed in one cell; the manifest has all.
@@ -42,7 +44,7 @@ def markdown(manifest: Mapping[str, Any]) -> str:
         "## Nodes of the trained graph" if "training" in made else "## Nodes of the FP32 graph",
         _table(("precision", "nodes", "by op type"), _precisions(made["nodes"])),
         *_floats(made["nodes"]),
-        *_executed(made["executed"], manifest["host"]["id"]),
+        *_executed(made["executed"], manifest["host"]["id"], made["settings"].get("target", "cpu")),
         *_runs(made["accepted"]),
         "## Made from",
         _table(("what", "value"), _origin(manifest)),
@@ -143,7 +145,7 @@ def _floats(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Not in INT8, and why", _table(("reason", "nodes", "by op type", "which"), rows)]
 
 
-def _executed(ran: Mapping[str, Any], host: str) -> list[str]:
+def _executed(ran: Mapping[str, Any], host: str, target: str) -> list[str]:
     rows = [
         (kind, str(sum(ops.values())), _listed(f"{count} {op}" for op, count in sorted(ops.items())))
         for kind, ops in ran["kernels"].items()
@@ -158,6 +160,11 @@ def _executed(ran: Mapping[str, Any], host: str) -> list[str]:
         keys = ("node", "op_type", "decided", "runs", "kernel")
         parts += [
             "### Unexpected",
+            *(
+                []
+                if target_of(target).runs_here
+                else [f"Not of `target: {target}`, which the file is for and whose fusions are others."]
+            ),
             _table(("node", "op type", "decided", "runs", "kernel"), [[each[key] for key in keys] for each in ran["unexpected"]]),
         ]
     if ran["unresolved"]:

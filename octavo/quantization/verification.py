@@ -16,6 +16,7 @@ from octavo.graph.selection import selects
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import executed
+from octavo.quantization.int8.structure.targets import target_of
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.session import exact_from
 
@@ -39,6 +40,7 @@ def verified(
     classes: int | None = None,
     graph: ir.Model | None = None,
     kept_db: float | None = None,
+    target: str = "cpu",
 ) -> dict[str, Any]:
     """Load and run a file as a service would.
 
@@ -53,6 +55,8 @@ def verified(
         classes: the axis of the outputs that class scores lie along; None where there are none.
         graph: whose nodes the decisions are of, where that is not FP32's.
         kept_db: the SQNR that the last layers have, where they were held to one: no output that leads on to a layer was.
+        target: the runtime that the file is for. Of one whose kernels are not ONNX Runtime's here, what runs otherwise than decided
+            is in `executed` and no warning: it says nothing of that runtime.
 
     Returns:
         For the manifest: `nodes`, `executed` (`Executed.record`), `accepted` (`Accepted.record`), `from_bytes`, `size_ratio` and
@@ -89,13 +93,14 @@ def verified(
         ]
     if sizes[1] > sizes[0]:
         warnings.append(f"the file is larger than FP32: {sizes[1]:,} bytes against {sizes[0]:,}")
-    if ran.unexpected:
+    here = target_of(target).runs_here
+    if ran.unexpected and here:
         listed = [
             f"{each['node']} ({each['op_type']}) was decided {each['decided']} and runs as {each['runs']}"
             for each in ran.unexpected
         ]
         warnings.append(_few(listed))
-    if ran.unresolved:
+    if ran.unresolved and here:
         warnings.append(f"no kernel was found by name for {_few(ran.unresolved)}")
     return {
         "nodes": ran.nodes,
