@@ -217,22 +217,23 @@ def test_what_a_model_is_made_from(tmp_path):
 
     digest = "0" * 32
     stages = {
-        "export": ("mine", "models/m/fp32"),
+        "export": ("data/mine", "models/m/fp32"),
         "calibrate": ("models/m/fp32", "models/m/calibration"),
-        "other": ("mine", "models/n"),
+        "other": ("data/mine", "models/n"),
     }
     made = {name: {"cmd": name, "deps": [dep], "outs": [out]} for name, (dep, out) in stages.items()}
     ran = {
         name: {"cmd": name, "deps": [{"path": dep, "md5": digest}], "outs": [{"path": out, "md5": digest}]}
         for name, (dep, out) in stages.items()
     }
-    (tmp_path / "mine.dvc").write_text(json.dumps({"outs": [{"path": "mine", "md5": digest}]}))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/mine.dvc").write_text(json.dumps({"outs": [{"path": "mine", "md5": digest}]}))
     (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": made}))
     (tmp_path / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": ran}))
     with Repo.init(str(tmp_path), no_scm=True) as repo:
-        assert [out.def_path for out in transfer._outputs(repo, "m")] == ["models/m/fp32", "models/m/calibration"]
-        whole = [out.def_path for out in transfer._outputs(repo, "m", with_deps=True)]
-        assert sorted(whole) == ["mine", "models/m/calibration", "models/m/fp32"]
+        assert [transfer._path(out) for out in transfer._outputs(repo, "m")] == ["models/m/fp32", "models/m/calibration"]
+        whole = [transfer._path(out) for out in transfer._outputs(repo, "m", with_deps=True)]
+        assert sorted(whole) == ["data/mine", "models/m/calibration", "models/m/fp32"]
 
 
 def test_make():

@@ -100,9 +100,9 @@ def pull(
                 f"nothing lies in DVC's remote {name!r}: {repo.config['remote'][name]['url']}",
                 "check the URL in .dvc/config; who made the models runs `make push`",
             )
-        paths = [out.def_path for out in outs]
+        paths = [_path(out) for out in outs]
         files = _fetched(repo, paths, remote)
-        absent = [out.def_path for out in outs if out.changed_cache()]
+        absent = [_path(out) for out in outs if out.changed_cache()]
         if absent and not allow_missing:
             raise RegistryError(
                 f"the remote {name!r} lacks {len(absent)} output(s), or files of them: {_shown(absent)}",
@@ -184,12 +184,17 @@ def _outputs(repo: Repo, model: str | None = None, *, with_deps: bool = False) -
 
     stages = list(repo.index.stages)
     if model is not None:
-        stages = [stage for stage in stages if any(_of(out.def_path, model) for out in stage.outs)]
+        stages = [stage for stage in stages if any(_of(_path(out), model) for out in stage.outs)]
     if with_deps:
         # One graph for all: `repo.stage.collect` builds it anew for each stage, in seconds.
         graph = repo.index.graph
         stages = list(dict.fromkeys(one for stage in stages for one in (stage, *descendants(graph, stage))))
     return [out for stage in stages for out in stage.outs if out.use_cache and out.hash_info]
+
+
+def _path(out: Output) -> str:
+    """From the project's folder; what DVC calls an output begins at the file that names it, `data/mine.dvc` for one."""
+    return Path(out.fs_path).relative_to(out.repo.root_dir).as_posix()
 
 
 def _of(path: str, model: str) -> bool:
@@ -199,7 +204,7 @@ def _of(path: str, model: str) -> bool:
 def _absent(repo: Repo, name: str) -> list[str]:
     """Outputs of dvc.lock that are neither here nor in the remote, about which DVC only warns."""
     away = [out for out in _outputs(repo) if out.changed_cache()]
-    return [out.def_path for out in away if not _in_remote(repo, name, out)]
+    return [_path(out) for out in away if not _in_remote(repo, name, out)]
 
 
 def _in_remote(repo: Repo, name: str, out: Output) -> bool:
