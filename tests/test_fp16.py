@@ -402,6 +402,31 @@ def test_attention_over_a_map_loads_where_onnx_runtime_would_read_its_scale_as_f
     assert (scale.dtype, list(scale.shape)) == (ir.DataType.FLOAT16, [1, 1, 1, 1])
 
 
+@pytest.mark.parametrize("axes", [(1, 0, 2), (1, 2, 0), (1, 2, 0, 3)])
+@pytest.mark.parametrize("between", [[], ["Identity"]])
+def test_a_product_of_a_turned_batch_loads_where_onnx_runtime_dies_of_fusing_both(axes, between):
+    """Of torch's MultiheadAttention, [batch, tokens, k] -> [tokens, batch, k]: a segmentation fault without the third axis."""
+    sizes = [2, 5, 6, 7][: len(axes)]
+    turned = [sizes[axis] for axis in axes]
+    nodes = [node("Transpose", ["x"], ["t"], "turn", perm=axes)]
+    nodes += [node(op, ["t"], ["i"], "between") for op in between]
+    nodes += [node("MatMul", ["i" if between else "t", "w"], ["y"], "product")]
+    model = build(nodes, {"x": sizes}, {"y": [*turned[:-1], 3]}, {"w": own(turned[-1], 3)})
+    result = check(model, {"x": own(*sizes)})
+    assert precision(result)["product"] == "fp16"
+    (weights,) = [value for item in result.model.graph if item.name == "product" for value in item.inputs if value.is_initializer()]
+    assert list(weights.shape) == [1] * (len(axes) - 2) + [turned[-1], 3]
+    assert "w" not in result.model.graph.initializers
+
+
+def test_other_products_keep_their_weights_axes():
+    for axes, shape in (((0, 2, 1), [2, 5, 6]), ((1, 0), [5, 6])):
+        turned = [shape[axis] for axis in axes]
+        nodes = [node("Transpose", ["x"], ["t"], "turn", perm=axes), node("MatMul", ["t", "w"], ["y"], "product")]
+        result = check(build(nodes, {"x": shape}, {"y": [*turned[:-1], 3]}, {"w": own(turned[-1], 3)}), {"x": own(*shape)})
+        assert list(result.model.graph.initializers["w"].shape) == [turned[-1], 3]
+
+
 # ---------------------------------------------------------------- weights
 
 

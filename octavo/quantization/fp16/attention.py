@@ -1,4 +1,4 @@
-"""Attention's scale in a form that ONNX Runtime's fusion of attention leaves alone in float16."""
+"""Attention in forms that those of ONNX Runtime's fusions leave alone that fail in float16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from octavo.graph.passes.arithmetic import is_op
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
-__all__ = ["ScaleOfQueriesPass"]
+__all__ = ["ScaleOfQueriesPass", "TurnedBatchPass"]
 
 # Between the product that makes queries, keys and values and the scale of the queries, from the last to the first.
 _MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose")
@@ -58,3 +58,46 @@ def _rank_of_part(value: ir.Value) -> int | None:
     if not is_op(node, "MatMul") or constant_of(node.inputs[1]) is None:
         return None
     return rank if is_op(node.inputs[0].producer(), "Transpose") else None
+
+
+class TurnedBatchPass(NodePass):
+    """Give the constant float16 weights `[k, n]` of `MatMul(Transpose(x), weights)` as many axes as x has: `[1, k, n]`.
+
+    Where the Transpose brings the first axis between the others (`[1, 0, 2]`, as torch's MultiheadAttention does), ONNX Runtime
+    1.31 makes one FusedMatMul with `transBatchA` of both (its matmul_transpose_fusion.cc), and its CPU then dies as it loads
+    float16 weights of it: no error, a segmentation fault. Weights with as many axes as x are not fused.
+
+    1. The Transpose puts the axes `1 .. r-3` first and in order, and the first one among the last two.
+    2. Nothing but Identity, or a Reshape that ONNX Runtime may find to be one, lies between.
+
+    Exact: the same products.
+    """
+
+    op_type = "MatMul"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        for place in (0, 1):
+            given, weights = node.inputs[place], constant_of(node.inputs[place])
+            rank = _rank_of_turned(node.inputs[1 - place])
+            if weights is None or weights.dtype != np.float16 or rank is None or weights.ndim >= rank:
+                continue
+            laid = weights.reshape([1] * (rank - weights.ndim) + list(weights.shape))
+            node.replace_input_with(place, new_constant(model, f"{node.name}.weights", laid))
+            forget(model, given)
+            return True
+        return False
+
+
+def _rank_of_turned(value: ir.Value | None) -> int | None:
+    """The rank of what a Transpose puts out that brings the first axis between the others; None for any other tensor."""
+    node, shapes = value.producer() if value is not None else None, []
+    while is_op(node, "Identity") or is_op(node, "Reshape"):
+        shapes += [node.outputs[0].shape] if node.op_type == "Reshape" else []
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if not is_op(node, "Transpose"):
+        return None
+    axes = list(node.attributes.get_ints("perm", ()))
+    rank = len(axes)
+    same = all(shape is not None and len(shape) == rank for shape in shapes)
+    turned = rank > 2 and axes[:-2] == list(range(1, rank - 1)) and sorted(axes[-2:]) == [0, rank - 1]
+    return rank if same and turned else None
