@@ -419,6 +419,40 @@ def test_a_product_of_a_turned_batch_loads_where_onnx_runtime_dies_of_fusing_bot
     assert "w" not in result.model.graph.initializers
 
 
+@pytest.mark.parametrize("kept", [(), ("norm*",)])
+def test_a_norm_spelled_out_whose_squares_are_beyond_float16_loads(kept):
+    """ONNX Runtime makes a LayerNormalization of it across the Casts, whose input and weights are of two types then."""
+    constants = {
+        "two": np.float32(2),
+        "eps": np.float32(1e-3),
+        "scale": own(6),
+        "bias": own(6),
+        "w": own(6, 6),
+        "axes": np.array([-1]),
+    }
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "layer"),
+        node("ReduceMean", ["a", "axes"], ["m"], "norm.mean"),
+        node("Sub", ["a", "m"], ["d"], "norm.d"),
+        node("Pow", ["d", "two"], ["p"], "norm.square"),
+        node("ReduceMean", ["p", "axes"], ["v"], "norm.variance"),
+        node("Add", ["v", "eps"], ["e"], "norm.eps"),
+        node("Sqrt", ["e"], ["s"], "norm.root"),
+        node("Div", ["d", "s"], ["n"], "norm.div"),
+        node("Mul", ["n", "scale"], ["t"], "norm.scale"),
+        node("Add", ["t", "bias"], ["b"], "norm.bias"),
+        node("MatMul", ["b", "w"], ["y"], "next"),
+    ]
+    model = build(nodes, {"x": [1, 5, 6]}, {"y": [1, 5, 6]}, constants)
+    sample = {"x": 300 * image(1, 5, 6)}
+    result = quantize_fp16(model, keep_float_patterns=kept, samples=[sample])
+    told = precision(result)
+    assert (told["layer"], told["next"], told["norm.square"]) == ("fp16", "fp16", "float")
+    assert ("keep_float" if kept else "reaches") in reason(result, "norm.square")
+    assert next(item for item in result.model.graph if item.name == "norm.square").op_type == "Mul"
+    assert result.sqnr_db["y"] > 50
+
+
 def test_other_products_keep_their_weights_axes():
     for axes, shape in (((0, 2, 1), [2, 5, 6]), ((1, 0), [5, 6])):
         turned = [shape[axis] for axis in axes]
@@ -734,7 +768,7 @@ def test_a_float16_input_or_output_that_cannot_be_is_refused():
 
 def test_what_only_runs_without_optimizations_is_refused_with_the_setting(monkeypatch):
     # Without the pass that mends it, attention over a map is such a graph.
-    monkeypatch.setattr("octavo.quantization.fp16.attention.ScaleOfQueriesPass._rewrite", lambda *_: False)
+    monkeypatch.setattr("octavo.quantization.fp16.fusions.ScaleOfQueriesPass._rewrite", lambda *_: False)
     with pytest.raises(QuantizationError, match=r"without its optimizations only: FP16: .*type mismatch[\s\S]*fp16\.keep_float"):
         quantize_fp16(attention_over_a_map(splits=True), samples=[{"x": own(1, 8, 2, 2)}])
     kept = quantize_fp16(attention_over_a_map(splits=True), keep_float_patterns=["scale_of_q"], samples=[{"x": own(1, 8, 2, 2)}])

@@ -1,4 +1,4 @@
-"""Attention in forms that those of ONNX Runtime's fusions leave alone that fail in float16."""
+"""Attention and norms in forms that those of ONNX Runtime's fusions leave alone that fail in float16."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import only_reader
-from octavo.graph.passes.arithmetic import is_op
+from octavo.graph.passes.arithmetic import is_op, replace_last
 from octavo.graph.passes.node_pass import NodePass
-from octavo.graph.passes.qdq import constant_of, forget, new_constant
+from octavo.graph.passes.qdq import constant_of, forget, new_constant, number_of
 
-__all__ = ["ScaleOfQueriesPass", "TurnedBatchPass"]
+__all__ = ["FloatSquarePass", "ScaleOfQueriesPass", "TurnedBatchPass"]
 
 # Between the product that makes queries, keys and values and the scale of the queries, from the last to the first.
 _MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose")
@@ -46,6 +46,35 @@ class ScaleOfQueriesPass(NodePass):
                 forget(model, given)
                 return True
         return False
+
+
+class FloatSquarePass(NodePass):
+    """Rewrite the float32 square `Pow(x - mean, 2)` of a norm as `Mul(d, d)` of the difference d.
+
+    Squares of large activations are beyond float16, so that parts of a norm that exporters before opset 17 spell out stay float32
+    between float16 nodes. ONNX Runtime 1.31 makes one LayerNormalization of all, across the Casts, with an input of one type and
+    weights of the other, and does not load it. Its fusion asks for Pow.
+
+    1. The exponent is the constant 2; the base is float32, and a Sub or a Cast of one.
+
+    Exact: ONNX Runtime's Pow multiplies, too, where the exponent is 2.
+    """
+
+    op_type = "Pow"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        base, exponent = node.inputs
+        two = number_of(exponent) == 2
+        if not two or base.dtype != ir.DataType.FLOAT or not is_op(_before_cast(base), "Sub"):
+            return False
+        replace_last(model, node, ir.node("Mul", [base, base], name=node.name))
+        forget(model, exponent)
+        return True
+
+
+def _before_cast(value: ir.Value) -> ir.Node | None:
+    node = value.producer()
+    return node.inputs[0].producer() if is_op(node, "Cast") and node.inputs[0] is not None else node
 
 
 def _rank_of_part(value: ir.Value) -> int | None:
