@@ -403,8 +403,8 @@ def test_attention_over_a_map_loads_where_onnx_runtime_would_read_its_scale_as_f
 
 
 @pytest.mark.parametrize("axes", [(1, 0, 2), (1, 2, 0), (1, 2, 0, 3)])
-@pytest.mark.parametrize("between", [[], ["Identity"]])
-def test_a_product_of_a_turned_batch_loads_where_onnx_runtime_dies_of_fusing_both(axes, between):
+@pytest.mark.parametrize(("between", "kept"), [([], {}), (["Identity"], {}), ([], {"product": "asked"}), ([], {"turn": "asked"})])
+def test_a_product_of_a_turned_batch_loads_where_onnx_runtime_dies_of_fusing_both(axes, between, kept):
     """Of torch's MultiheadAttention, [batch, tokens, k] -> [tokens, batch, k]: a segmentation fault without the third axis."""
     sizes = [2, 5, 6, 7][: len(axes)]
     turned = [sizes[axis] for axis in axes]
@@ -412,16 +412,15 @@ def test_a_product_of_a_turned_batch_loads_where_onnx_runtime_dies_of_fusing_bot
     nodes += [node(op, ["t"], ["i"], "between") for op in between]
     nodes += [node("MatMul", ["i" if between else "t", "w"], ["y"], "product")]
     model = build(nodes, {"x": sizes}, {"y": [*turned[:-1], 3]}, {"w": own(turned[-1], 3)})
-    result = check(model, {"x": own(*sizes)})
-    assert precision(result)["product"] == "fp16"
+    result = check(model, {"x": own(*sizes)}, keep_float=kept)
+    assert precision(result)["product"] == ("float" if "product" in kept else "fp16")
     (weights,) = [value for item in result.model.graph if item.name == "product" for value in item.inputs if value.is_initializer()]
     assert list(weights.shape) == [1] * (len(axes) - 2) + [turned[-1], 3]
     assert "w" not in result.model.graph.initializers
 
 
-@pytest.mark.parametrize("kept", [(), ("norm*",)])
-def test_a_norm_spelled_out_whose_squares_are_beyond_float16_loads(kept):
-    """ONNX Runtime makes a LayerNormalization of it across the Casts, whose input and weights are of two types then."""
+def spelled_norm() -> ir.Model:
+    """A LayerNormalization as exporters before opset 17 write it, between two layers."""
     constants = {
         "two": np.float32(2),
         "eps": np.float32(1e-3),
@@ -443,14 +442,29 @@ def test_a_norm_spelled_out_whose_squares_are_beyond_float16_loads(kept):
         node("Add", ["t", "bias"], ["b"], "norm.bias"),
         node("MatMul", ["b", "w"], ["y"], "next"),
     ]
-    model = build(nodes, {"x": [1, 5, 6]}, {"y": [1, 5, 6]}, constants)
+    return build(nodes, {"x": [1, 5, 6]}, {"y": [1, 5, 6]}, constants)
+
+
+@pytest.mark.parametrize("kept", [(), ("norm*",), ("layer",)])
+def test_a_norm_spelled_out_whose_squares_are_beyond_float16_loads(kept):
+    """ONNX Runtime makes a LayerNormalization of it across the Casts, whose input and weights are of two types then."""
     sample = {"x": 300 * image(1, 5, 6)}
-    result = quantize_fp16(model, keep_float_patterns=kept, samples=[sample])
+    result = quantize_fp16(spelled_norm(), keep_float_patterns=kept, samples=[sample])
     told = precision(result)
-    assert (told["layer"], told["next"], told["norm.square"]) == ("fp16", "fp16", "float")
-    assert ("keep_float" if kept else "reaches") in reason(result, "norm.square")
+    assert (told["layer"], told["next"]) == ("float" if "layer" in kept else "fp16", "fp16")
+    assert told["norm.square"] == "float"
+    assert ("keep_float" if "norm*" in kept else "reaches") in reason(result, "norm.square")
     assert next(item for item in result.model.graph if item.name == "norm.square").op_type == "Mul"
     assert result.sqnr_db["y"] > 50
+
+
+def test_a_norm_in_float16_behind_a_float32_layer_loads():
+    model, sample = spelled_norm(), {"x": image(1, 5, 6)}
+    result = quantize_fp16(model, keep_float_patterns=["layer"], samples=[sample])
+    assert (precision(result)["layer"], precision(result)["norm.square"]) == ("float", "fp16")
+    assert result.sqnr_db["y"] > 50
+    whole = quantize_fp16(model, samples=[sample]).model
+    assert next(item for item in whole.graph if item.name == "norm.square").op_type == "Pow", "ONNX Runtime makes one kernel of it"
 
 
 def test_other_products_keep_their_weights_axes():

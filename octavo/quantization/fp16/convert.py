@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.quantization.decisions import Decision
-from octavo.quantization.fp16.fusions import FloatSquarePass, ScaleOfQueriesPass, TurnedBatchPass
+from octavo.quantization.fp16.fusions import ScaleOfQueriesPass, SquareOfNormPass, TurnedBatchPass
 from octavo.quantization.fp16.plan import decide, make_plan
 from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.rewrite import rewrite
@@ -60,6 +60,6 @@ def convert(model: ir.Model, *, keep_io: bool = True, keep_float: Mapping[str, s
     plan = make_plan(copy, kept, keep_io=keep_io)
     rewrite(copy, plan, keep_io=keep_io)
     decisions = [decide(node, planned) for node, planned in plan.items() if node.op_type != "Constant"]
-    for each in (ScaleOfQueriesPass(), TurnedBatchPass(), FloatSquarePass()):
+    for each in (ScaleOfQueriesPass(), TurnedBatchPass(), SquareOfNormPass()):
         each(copy)
     return Fp16Result(copy, decisions)

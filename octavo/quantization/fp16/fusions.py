@@ -10,7 +10,7 @@ from octavo.graph.passes.arithmetic import is_op, replace_last
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant, number_of
 
-__all__ = ["FloatSquarePass", "ScaleOfQueriesPass", "TurnedBatchPass"]
+__all__ = ["ScaleOfQueriesPass", "SquareOfNormPass", "TurnedBatchPass"]
 
 # Between the product that makes queries, keys and values and the scale of the queries, from the last to the first.
 _MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose")
@@ -48,14 +48,15 @@ class ScaleOfQueriesPass(NodePass):
         return False
 
 
-class FloatSquarePass(NodePass):
-    """Rewrite the float32 square `Pow(x - mean, 2)` of a norm as `Mul(d, d)` of the difference d.
+class SquareOfNormPass(NodePass):
+    """Rewrite the square `Pow(x - mean, 2)` of a norm as `Mul(d, d)` of the difference d, where the norm is partly float32.
 
     Squares of large activations are beyond float16, so that parts of a norm that exporters before opset 17 spell out stay float32
     between float16 nodes. ONNX Runtime 1.31 makes one LayerNormalization of all, across the Casts, with an input of one type and
     weights of the other, and does not load it. Its fusion asks for Pow.
 
-    1. The exponent is the constant 2; the base is float32, and a Sub or a Cast of one.
+    1. The exponent is the constant 2; the base is a Sub, or a Cast of one.
+    2. The base is float32, or the Sub reads what a Cast makes.
 
     Exact: ONNX Runtime's Pow multiplies, too, where the exponent is 2.
     """
@@ -64,17 +65,16 @@ class FloatSquarePass(NodePass):
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         base, exponent = node.inputs
-        two = number_of(exponent) == 2
-        if not two or base.dtype != ir.DataType.FLOAT or not is_op(_before_cast(base), "Sub"):
+        difference = base.producer()
+        if is_op(difference, "Cast"):
+            difference = difference.inputs[0].producer()
+        if number_of(exponent) != 2 or not is_op(difference, "Sub"):
+            return False
+        if base.dtype != ir.DataType.FLOAT and not any(is_op(value.producer(), "Cast") for value in difference.inputs):
             return False
         replace_last(model, node, ir.node("Mul", [base, base], name=node.name))
         forget(model, exponent)
         return True
-
-
-def _before_cast(value: ir.Value) -> ir.Node | None:
-    node = value.producer()
-    return node.inputs[0].producer() if is_op(node, "Cast") and node.inputs[0] is not None else node
 
 
 def _rank_of_part(value: ir.Value) -> int | None:
@@ -90,14 +90,14 @@ def _rank_of_part(value: ir.Value) -> int | None:
 
 
 class TurnedBatchPass(NodePass):
-    """Give the constant float16 weights `[k, n]` of `MatMul(Transpose(x), weights)` as many axes as x has: `[1, k, n]`.
+    """Give the constant weights `[k, n]` of `MatMul(Transpose(x), weights)` as many axes as x has: `[1, k, n]`.
 
     Where the Transpose brings the first axis between the others (`[1, 0, 2]`, as torch's MultiheadAttention does), ONNX Runtime
-    1.31 makes one FusedMatMul with `transBatchA` of both (its matmul_transpose_fusion.cc), and its CPU then dies as it loads
-    float16 weights of it: no error, a segmentation fault. Weights with as many axes as x are not fused.
+    1.31 makes one FusedMatMul with `transBatchA` of both (its matmul_transpose_fusion.cc), and its CPU then dies as it loads the
+    file, where one of both is of float16: no error, a segmentation fault. Weights with as many axes as x are not fused.
 
     1. The Transpose puts the axes `1 .. r-3` first and in order, and the first one among the last two.
-    2. Nothing but Identity, or a Reshape that ONNX Runtime may find to be one, lies between.
+    2. Nothing but Casts and Identity, or a Reshape that ONNX Runtime may find to be one, lies between.
 
     Exact: the same products.
     """
@@ -108,7 +108,7 @@ class TurnedBatchPass(NodePass):
         for place in (0, 1):
             given, weights = node.inputs[place], constant_of(node.inputs[place])
             rank = _rank_of_turned(node.inputs[1 - place])
-            if weights is None or weights.dtype != np.float16 or rank is None or weights.ndim >= rank:
+            if weights is None or rank is None or weights.ndim >= rank:
                 continue
             laid = weights.reshape([1] * (rank - weights.ndim) + list(weights.shape))
             node.replace_input_with(place, new_constant(model, f"{node.name}.weights", laid))
@@ -120,7 +120,7 @@ class TurnedBatchPass(NodePass):
 def _rank_of_turned(value: ir.Value | None) -> int | None:
     """The rank of what a Transpose puts out that brings the first axis between the others; None for any other tensor."""
     node, shapes = value.producer() if value is not None else None, []
-    while is_op(node, "Identity") or is_op(node, "Reshape"):
+    while any(is_op(node, op_type) for op_type in ("Cast", "Identity", "Reshape")):
         shapes += [node.outputs[0].shape] if node.op_type == "Reshape" else []
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
     if not is_op(node, "Transpose"):
