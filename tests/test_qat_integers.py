@@ -77,6 +77,7 @@ def both(network, tmp_path, quantizer=None, names=("output",), count=3):
         yield [value.numpy() for value in found], list(session.run({"image": image.numpy()}).values())
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6), per_channel=st.booleans(), symmetric=st.booleans())
 def test_every_code_is_onnx_runtime_s(tmp_path_factory, seed, per_channel, symmetric):

@@ -358,6 +358,7 @@ class TestWhatCannotBeRead:
         assert f"| {shown} | `int8 retained` | **fail** | 0.912 [0.880, 0.940] | 0.99 |" in text
         assert f"New: {shown}, without" in text
 
+    @pytest.mark.slow
     def test_the_comment_stays_below_the_services_limit(self, project):
         names = [f"model_{place:03d}_{'x' * 130}" for place in range(100)]
         change_params(project, lambda models: models.update(dict.fromkeys(names, models["road"])))

@@ -54,7 +54,7 @@ def test_a_detector_of_transformers_is_exported_with_a_dynamic_batch(tmp_path, c
     assert family_of(outputs[0], (SIZE, SIZE)).name == "rtdetr"
 
 
-@pytest.mark.parametrize("kind", ["rtdetr", "dfine"])
+@pytest.mark.parametrize("kind", ["rtdetr", pytest.param("dfine", marks=pytest.mark.slow)])
 def test_one_image_leaves_no_shape_unknown(tmp_path, kind):
     """So that every layer's time can be measured: exporters compute sizes in the graph, and cleaning computes them at once."""
     pytest.importorskip("transformers")
