@@ -127,6 +127,7 @@ def tiny(tmp_path) -> Network:
     return Network("tiny", tmp_path / "small.onnx", spec, (calibration, validation), Classification)
 
 
+@pytest.mark.slow
 def test_ours_and_onnx_runtime_on_a_small_network(tiny, tmp_path):
     names = ["ours", "ours-openvino", "ort"]
     tools = dict.fromkeys(names, Path(sys.executable))

@@ -97,6 +97,7 @@ def test_several_outputs_means_that_drop_axes_and_sums_of_one_tensor(tmp_path):
     assert "Gather" not in kernels
 
 
+@pytest.mark.slow
 def test_all_rounding_kernels_are_fused_and_the_float_graph_is_another_matter(tmp_path):
     """The float graph of a network of fifty layers differs from its own file; in integers there is nothing to differ."""
     torch.manual_seed(0)

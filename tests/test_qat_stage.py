@@ -133,7 +133,7 @@ def killed_at(monkeypatch, step):
     monkeypatch.setattr(Training, "_step", until)
 
 
-@pytest.mark.parametrize("step", [3, 5])
+@pytest.mark.parametrize("step", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_result(project, monkeypatch, step):
     """Killed in the middle of an epoch, and after ranges and batch norms were frozen; with an average and learned scales."""
     change(project, qat={"ema": 0.9, "scales": "learned"})

@@ -38,7 +38,7 @@ def checked(fetched, folder, images, selecting=True):
 # ---------------------------------------------------------------- transformers
 
 
-@pytest.mark.parametrize("kind", ["rtdetr", "rtdetrv2", "dfine"])
+@pytest.mark.parametrize("kind", ["rtdetr", "rtdetrv2", pytest.param("dfine", marks=pytest.mark.slow)])
 def test_a_detector_of_transformers_is_exported_with_a_dynamic_batch(tmp_path, capfd, kind):
     pytest.importorskip("transformers")
     folder, images = saved(kind, tmp_path / kind), photos(3)
