@@ -923,6 +923,49 @@ def test_a_placement_that_leaves_nothing_in_int8_is_no_answer():
     assert search.settled(db(20), db(17)).dear == pytest.approx(1.1)
 
 
+@pytest.mark.parametrize(
+    ("times", "measured", "taken", "asked_for"),
+    [
+        # A percent buys a dB and more: as far as the sum of both is best.
+        ([1, 1.005, 1.01, 1.02, 1.03, 1.1], [20, 21, 23, 24.5, 24.9, 30], 3, [0, 3]),
+        # 5 dB beyond what was wanted are enough, and 3 % of time the most.
+        ([1, 1.01, 1.02, 1.03, 1.031, 1.1], [20, 25, 28, 31, 40, 50], 1, [0, 1]),
+        # Too little for its time.
+        ([1, 1.01, 1.02, 1.025, 1.03, 1.1], [20, 20.5, 21, 21.4, 21.8, 30], 0, [0]),
+    ],
+)
+def test_closer_placements_are_taken_where_they_cost_next_to_nothing(times, measured, taken, asked_for):
+    search, asked = told(times, measured, measured)
+    found = search.closer(search.fastest(db(20)), db(20))
+    assert (found.place, found.price, found.noise) == (taken, times[taken], db(measured[taken]))
+    assert asked == asked_for
+
+
+def test_what_was_predicted_to_be_closer_and_is_not_is_no_bargain():
+    predicted, measured = [20, 22, 25, 26], [20, 20.5, 20.4, 26]
+    search, asked = told([1, 1.01, 1.02, 1.2], predicted, measured)
+    first = search.fastest(db(20))
+    assert search.closer(first, db(20)) == first
+    assert asked == [0, 2, 1]
+    # Nor is it looked for where what was wanted is not reached.
+    search, asked = told([1, 1.01, 1.02, 1.2], predicted, [15, 16, 17, 18])
+    first = search.fastest(db(20))
+    del asked[:]
+    assert search.closer(first, db(20)) == first
+    assert asked == []
+
+
+@given(st.lists(st.tuples(st.floats(0.75, 2), st.floats(-1, 1)), min_size=1, max_size=30), st.floats(15, 24))
+def test_closer_is_never_further_nor_much_slower(kinds, wanted):
+    times = sorted(time for time, _ in kinds)
+    steps = [float(value) for value in np.linspace(14, 25, len(kinds) + 1)[1:]]
+    search, _ = told(times, steps, [value + more for value, (_, more) in zip(steps, kinds, strict=True)])
+    first = search.fastest(db(wanted))
+    found = search.closer(first, db(wanted))
+    assert found.noise <= first.noise
+    assert found.price <= 1.03 * first.price
+
+
 @given(st.lists(st.tuples(st.floats(0.75, 2), st.floats(-1, 1)), min_size=1, max_size=30), st.floats(15, 24))
 def test_of_placements_the_fastest_is_found_that_measures_well_enough(kinds, wanted):
     """Where measuring says what was predicted; else one that does measure so, wherever the slowest does."""
