@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from octavo.errors import CalibrationError
+from octavo.graph.operators import REARRANGES
 
 __all__ = ["INTEGER", "LAYOUT", "Observed", "may_be_infinite", "observed", "quantizable"]
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-LAYOUT = frozenset(
-    {"DepthToSpace", "Dropout", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"}
-)
+# The range of what they make is that of what they read.
+LAYOUT = REARRANGES | {"Dropout"}
 _ARITHMETIC = frozenset({"Add", "BatchNormalization", "InstanceNormalization", "Mul", "Sub", "Sum", "Where"})
 _NONLINEAR = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "PRelu", "Relu", "Sigmoid", "Softmax"})
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin"})

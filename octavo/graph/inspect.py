@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import OctavoError, SourceError
+from octavo.graph.operators import MOVES
 
 __all__ = ["check_float", "check_supported", "custom_ops", "image_input", "quantized_nodes", "wide_pixels"]
 
@@ -15,8 +16,6 @@ IMAGE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UIN
 # TensorFlow's of pixels, which the graph casts to float.
 WIDE_TYPES = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
-# What moves pixels about before they are cast: the same of uint8 as of wider ones.
-_MOVES = frozenset({"Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 # Those of com.microsoft with weights alone in codes.
 QUANTIZED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulFpQ4", "MatMulNBits"})
 # Operators of an integer graph; QLinearConv, QLinearMatMul and com.microsoft's QLinear* and QGemm begin alike.
@@ -123,7 +122,7 @@ def wide_pixels(value: ir.Value) -> list[ir.Value]:
         for node, place in one.uses():
             if node.op_type == "Cast" and node.attributes["to"].as_int() in FLOATS:
                 continue
-            if node.op_type not in _MOVES or node.domain not in ("", "ai.onnx") or place > 0:
+            if node.op_type not in MOVES or node.domain not in ("", "ai.onnx") or place > 0:
                 return []
             held += node.outputs
     return held

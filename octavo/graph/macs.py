@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from octavo.graph.operators import REARRANGES
 from octavo.graph.readable import Shape
 
 __all__ = ["Layer", "layers_of", "macs_of", "parameters", "stored_in"]
@@ -26,9 +27,8 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ATTENTIONS = frozenset({"Attention", "MultiHeadAttention", "QAttention"})
 _LAYERS = _CONVS | _PRODUCTS | _GEMMS | _ATTENTIONS | {"ConvTranspose", "Einsum", "GroupQueryAttention", "MatMulNBits", *_GATES}
 # What a constant is read through before a layer gets it: restoring codes, types and axes, and copies for layers that share it.
-_RESTORES = frozenset(
-    {"Cast", "DequantizeLinear", "Identity", "Mul", "Reshape", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze"}
-)
+# A Gather or a Slice is none of these: it reads a table, which are parameters where they are read.
+_RESTORES = REARRANGES | {"Cast", "DequantizeLinear", "Mul", "Split", "Sub", "Tile"}
 # Scales and zero points say what codes mean, and are nobody's parameters: their places.
 _MEANINGS = {
     "DequantizeLinear": (1, 2),

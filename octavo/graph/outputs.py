@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.operators import JOINS, MOVES
 from octavo.graph.passes.qdq import number_of
 
 __all__ = ["classes_told_apart", "in_unit", "is_chosen", "shares_of"]
@@ -11,13 +12,13 @@ __all__ = ["classes_told_apart", "in_unit", "is_chosen", "shares_of"]
 _TRUTHS = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
 _SHARES = _TRUTHS | {"HardSigmoid", "Hardmax", "Sigmoid", "Softmax"}
 # What comes out of these lies where their first input lies ...
-_MOVES = frozenset({"Cast", "CastLike", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
-_WITHIN = _MOVES | frozenset(
-    {"AveragePool", "DepthToSpace", "Dropout", "Expand", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax"}
-    | {"ReduceMean", "ReduceMin", "Relu", "SpaceToDepth", "Tile", "Upsample"}
+_KEEPS = MOVES | {"Cast", "CastLike"}
+_WITHIN = _KEEPS | frozenset(
+    {"AveragePool", "Dropout", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "Relu"}
+    | {"Upsample"}
 )
 # ... and of these where all their inputs lie; a product of shares is one.
-_TOGETHER = frozenset({"Concat", "Max", "Mean", "Min", "Mul"})
+_TOGETHER = JOINS | frozenset({"Max", "Mean", "Min", "Mul"})
 
 
 def in_unit(value: ir.Value) -> bool:
@@ -91,7 +92,7 @@ def is_chosen(value: ir.Value) -> bool:
 def _origin(value: ir.Value) -> ir.Node | None:
     """The node that makes what a tensor holds, before it was moved or written in another type."""
     node = value.producer()
-    while node is not None and node.op_type in _MOVES and node.inputs[0] is not None:
+    while node is not None and node.op_type in _KEEPS and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node
 

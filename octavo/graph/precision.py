@@ -13,6 +13,7 @@ from octavo.errors import SourceError
 from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.inspect import QUANTIZED_OPS, QUANTIZED_WEIGHTS, check_float
 from octavo.graph.macs import stored_in
+from octavo.graph.operators import MOVES
 
 __all__ = ["Precision", "check_weights", "forms_of", "precision_of", "type_name"]
 
@@ -21,8 +22,8 @@ _INTEGER = frozenset({"ConvInteger", "MatMulInteger", "QAttention", "QGemm", "QL
 _DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 # They take codes as they are, or weights alone as codes.
 _MIXED = frozenset({"MatMulIntegerToFloat"})
-# A DQ in front of one of these restores the layer's data all the same.
-_MOVES = frozenset({"Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+# A DQ in front of one of these restores the layer's data all the same: what a Pad adds, or a MaxPool leaves out, changes no type.
+_CARRIES = MOVES | {"MaxPool", "Pad"}
 _WEIGHTS = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
 _EIGHT = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _SIXTEEN = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
@@ -160,7 +161,7 @@ def _scaled(value: ir.Value | None) -> bool:
 def _codes_of(value: ir.Value | None) -> ir.DataType | None:
     """The type of the codes that a tensor is restored from; None where it is no DQ's."""
     node = value.producer() if value is not None else None
-    while node is not None and node.op_type in _MOVES:
+    while node is not None and node.op_type in _CARRIES:
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
         return None
@@ -173,7 +174,7 @@ def _codes_of(value: ir.Value | None) -> ir.DataType | None:
 def _written_as_codes(node: ir.Node) -> bool:
     value = node.outputs[0]
     readers = [use.node for use in value.uses()]
-    while len(readers) == 1 and readers[0].op_type in _MOVES | {"Relu", "Clip"}:
+    while len(readers) == 1 and readers[0].op_type in _CARRIES | {"Relu", "Clip"}:
         readers = [use.node for use in readers[0].outputs[0].uses()]
     return bool(readers) and all(reader.op_type == "QuantizeLinear" for reader in readers)
 

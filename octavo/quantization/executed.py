@@ -16,6 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from octavo.graph.nodes import ends_ahead
+from octavo.graph.operators import JOINS, MOVES
 from octavo.quantization.decisions import Decision, as_records
 from octavo.runtime.kernels import KINDS, RunNode
 
@@ -49,12 +50,7 @@ _OF_SEVERAL = (
 # Kernels of integer products that take a bias in as well: they add it in float.
 _WITH_BIAS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 # The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
-_MOVES = frozenset(
-    {
-        *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Reshape", "Resize", "Slice"),
-        *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Upsample"),
-    }
-)
+_ALIKE = MOVES | JOINS | {"MaxPool", "Pad", "Resize", "Upsample"}
 # Products of codes, whose sums are exact: more so than those of the floats that they stand for.
 _OF_CODES = frozenset({"MatMulIntegerToFloat", "QLinearMatMul"})
 # Reasons of what a user names: that is to compute in float, whatever integers would lose.
@@ -161,7 +157,7 @@ class _Found:
         family = re.compile(_WEIGHTED.get(self.decision.op_type, ""))
         own = [kernel for kernel in self.kernels if family.search(kernel.op_type)]
         own = own or self.kernels
-        return [kernel for kernel in own if kernel.op_type not in _MOVES] or own
+        return [kernel for kernel in own if kernel.op_type not in _ALIKE] or own
 
     @property
     def main(self) -> RunNode | None:
@@ -217,10 +213,10 @@ class _Places:
         node = self.nodes.get(decision.node)
         values = (*node.inputs, *node.outputs) if node is not None else ()
         integers = any(value is not None and value.dtype in (ir.DataType.INT8, ir.DataType.UINT8) for value in values)
-        own = {kernel.op_type for kernel in kernels.get(decision.node, ())} - _MOVES
+        own = {kernel.op_type for kernel in kernels.get(decision.node, ())} - _ALIKE
         constant = any(ir.convenience.get_const_tensor(value) is not None for value in values if value is not None)
         product = decision.op_type == "MatMul" and bool(own) and own <= _OF_CODES and not constant
-        return integers or decision.op_type in _MOVES | _CHOOSES or (product and not decision.reason.startswith(_NAMED))
+        return integers or decision.op_type in _ALIKE | _CHOOSES or (product and not decision.reason.startswith(_NAMED))
 
     def origin(self, node: RunNode) -> ir.Node | None:
         """The FP32 node that a node of the optimized graph was made from."""

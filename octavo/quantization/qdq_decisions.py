@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.operators import VIEWS
 from octavo.graph.passes.qdq import constant_of
 from octavo.quantization.decisions import Decision
 
@@ -13,8 +14,8 @@ _CODES = ("DequantizeLinear", "QuantizeLinear")
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 # What a layer's Q takes in.
 _FOLDED = ("Clip", "Relu")
-# What ONNX Runtime carries Q and DQ across.
-_MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+# What ONNX Runtime carries Q and DQ across (its qdq_propagation.cc): across a Flatten it does not.
+_CARRIES = (VIEWS - {"Flatten"}) | {"MaxPool", "Slice", "Transpose"}
 
 
 def qdq_decisions(model: ir.Model) -> list[Decision]:
@@ -55,20 +56,28 @@ def _is_data(value: ir.Value | None) -> bool:
 def _reads_codes(node: ir.Node) -> bool:
     sources = [value for value in node.inputs if _is_data(value)]
     makers = [value.producer() for value in sources]
-    if node.op_type in (*_FOLDED, *_MOVES) and makers and makers[0] is not None and makers[0].op_type not in _CODES:
+    if node.op_type in (*_FOLDED, *_CARRIES) and makers and makers[0] is not None and makers[0].op_type not in _CODES:
         return _reads_codes(makers[0])
+    makers = [_carried_from(maker) for maker in makers]
     return bool(makers) and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+
+
+def _carried_from(node: ir.Node | None) -> ir.Node | None:
+    """The node whose output a node's is, across what only carries it on."""
+    while node is not None and node.op_type in _CARRIES:
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    return node
 
 
 def _restores(node: ir.Node) -> bool:
     if node.op_type not in ("Gemm", "MatMul"):
         return False
-    makers = [value.producer() for value in node.inputs[:2]]
+    makers = [_carried_from(value.producer()) for value in node.inputs[:2]]
     return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
 
 
 def _writes_codes(node: ir.Node) -> bool:
     readers = [use.node for value in node.outputs for use in value.uses()]
-    if len(readers) == 1 and readers[0].op_type in (*_FOLDED, *_MOVES):
+    if len(readers) == 1 and readers[0].op_type in (*_FOLDED, *_CARRIES):
         return _writes_codes(readers[0])
     return bool(readers) and all(reader.op_type == "QuantizeLinear" for reader in readers)

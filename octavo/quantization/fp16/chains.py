@@ -7,6 +7,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from octavo.graph.operators import JOINS, MOVES
 from octavo.quantization.fp16.schema import is_control_flow, is_float
 
 __all__ = ["guarded", "index_chains", "plain_moves", "scores"]
@@ -19,12 +20,8 @@ LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum"})
 # Between an epsilon and the division that it is for.
 ROOTS = frozenset({"Expand", "Identity", "Pow", "Reshape", "Sqrt", "Unsqueeze"})
 DIVISIONS = frozenset({"Div", "Log", "Reciprocal"})
-# fmt: off
-MOVES = frozenset((
-    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice",
-    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-))
-# fmt: on
+# What only moves values.
+_MOVING = MOVES | JOINS
 # What ends between 0 and 1, and what chooses by it.
 SCORES = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
 CHOICES = frozenset({"NonMaxSuppression", "TopK"})
@@ -73,7 +70,7 @@ def _moving_to_outputs(graph: ir.Graph) -> set[ir.Node]:
     """Nodes that only move values, and from which others like them lead to a graph output."""
     found: set[ir.Node] = set()
     for node in reversed(list(graph)):
-        if node.op_type in MOVES and any(
+        if node.op_type in _MOVING and any(
             output.is_graph_output() or any(use.node in found for use in output.uses()) for output in node.outputs
         ):
             found.add(node)
@@ -119,10 +116,10 @@ def scores(graph: ir.Graph, *, keep_io: bool) -> list[ir.Node]:
     for node in reversed(list(graph)):
         if node.op_type in CHOICES:
             arriving.add(node)
-        elif node.op_type in MOVES | SCORES and any(
+        elif node.op_type in _MOVING | SCORES and any(
             (keep_io and output.is_graph_output()) or any(use.node in arriving for use in output.uses()) for output in node.outputs
         ):
-            (arriving.add if node.op_type in MOVES else made.setdefault)(node)
+            (arriving.add if node.op_type in _MOVING else made.setdefault)(node)
     for node in graph:
         if node in arriving and any(value is not None and value.producer() in made for value in node.inputs):
             made[node] = None
@@ -135,7 +132,7 @@ def plain_moves(graph: ir.Graph, plan: Mapping[ir.Node, Planned], *, keep_io: bo
     In float16 they would cost two casts and the digits, and compute nothing. It is the largest set of moves whose float inputs all
     come from float32 nodes, graph inputs or the set, and whose outputs all go to float32 slots or the set.
     """
-    moves = {node: None for node in graph if node.op_type in MOVES and node in plan and plan[node].half}
+    moves = {node: None for node in graph if node.op_type in _MOVING and node in plan and plan[node].half}
 
     def gives_float(value: ir.Value | None) -> bool:
         if not is_float(value):

@@ -6,14 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import only_reader
+from octavo.graph.operators import MOVES
 from octavo.graph.passes.arithmetic import is_op, replace_last
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant, number_of
 
 __all__ = ["ScaleOfQueriesPass", "SquareOfNormPass", "TurnedBatchPass"]
-
-# Between the product that makes queries, keys and values and the scale of the queries, from the last to the first.
-_MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose")
 
 
 class ScaleOfQueriesPass(NodePass):
@@ -80,7 +78,7 @@ class SquareOfNormPass(NodePass):
 def _rank_of_part(value: ir.Value) -> int | None:
     """The rank of queries that are taken from a product of tokens with constant weights; None for anything else."""
     rank, node = None, value.producer()
-    while node is not None and node.op_type in _MOVES:
+    while node is not None and node.op_type in MOVES:
         axes = node.attributes.get_ints("perm", ()) if node.op_type == "Transpose" else ()
         rank = 4 if len(axes) == 5 else rank
         node = node.inputs[0].producer() if node.inputs[0] is not None else None

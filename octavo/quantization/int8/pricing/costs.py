@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.files import read_json, write_json
+from octavo.graph.operators import MOVES
 from octavo.quantization.int8.pricing.specimens import source_of
 from octavo.quantization.int8.structure.units import Unit, constant, readers
 from octavo.runtime.shapes import shape_of
@@ -25,9 +26,7 @@ __all__ = ["Borders", "Cost", "CostTable", "is_static", "signature"]
 
 FORMAT = "octavo-costs-3"
 # Float kernels of images that stand outside the blocked layout: nothing has to be brought into it for them, or out of it.
-_PLAIN = frozenset(
-    {"DepthToSpace", "Flatten", "Gemm", "MatMul", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze"}
-)
+_PLAIN = MOVES | {"Gemm", "MatMul"}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import QuantizationError
+from octavo.graph.operators import VIEWS
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable, is_static, signature
 from octavo.quantization.int8.pricing.specimens import is_led, variants_of
 from octavo.quantization.int8.structure.units import Unit
@@ -25,8 +26,6 @@ WARMUP = 2
 # A chunk's weights are held some six times over (graphs, files, sessions' packed copies); its activations once.
 _CHUNK_WEIGHTS = 8 * 2**20
 _CHUNK_UNITS = 96
-# Kernels that hand their input on under other sizes: what the profiler says of them is its own time, 5 us.
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 # Tensors whose borders are timed with every table, beside those that the network itself brings.
 _PROBES = ((1, 16, 8, 8), (1, 32, 32, 32), (1, 32, 80, 80), (1, 32, 160, 160))
 
@@ -134,7 +133,7 @@ def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _B
             borders.seen["Transpose"].append((sizes[source], _least(kernel.us)))
         elif role in ("before", "after", "sink"):
             inside = role == "before"
-        elif inside and kernel.op_type not in _VIEWS:
+        elif inside and kernel.op_type not in VIEWS:  # what the profiler says of these is its own time, 5 us
             found[owner] += kernel.us
         owners |= dict.fromkeys(kernel.outputs, (owner, inside))
     return found

@@ -17,13 +17,13 @@ import onnx_ir as ir
 from scipy import sparse
 from scipy.sparse import csgraph
 
+from octavo.graph.operators import VIEWS
 from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.units import Unit, constant, readers
 
 __all__ = ["Stream", "streams_of"]
 
 _HOMOGENEOUS = frozenset({"AveragePool", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Resize", "prelu"})
-_FLAT = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class _Channels:
             return self._sliced(unit.main)
         if kind in _HOMOGENEOUS and len(unit.inputs) == 1:
             return self._tie(unit.inputs[0], outputs[0])
-        if kind in _FLAT and len(unit.inputs) == 1:
+        if kind in VIEWS and len(unit.inputs) == 1:
             return not _spreads(unit.inputs[0]) and not _spreads(outputs[0]) and self._tie(unit.inputs[0], outputs[0])
         return False
 

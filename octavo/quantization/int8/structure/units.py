@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import only_reader, silu_of
+from octavo.graph.operators import MOVES, REARRANGES
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.graph.passes.qdq import number_of
 
@@ -27,10 +28,9 @@ __all__ = [
     "units_of",
 ]
 
-# Values pass through unchanged, so that input and output share one scale.
-CARRIERS = frozenset(
-    {"DepthToSpace", "Flatten", "MaxPool", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
-)
+# Values pass through unchanged, so that input and output share one scale. Gather, Tile and Expand are none: they often read the
+# floats of a table or a vector, and have no codes to carry on.
+CARRIERS = (REARRANGES - {"Identity"}) | {"MaxPool", "Pad", "Resize", "Slice", "Split"}
 # Kernels with a scale of their own for each input and the output.
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
 # Units whose integer form is made of other kernels.
@@ -40,8 +40,6 @@ SHARES = frozenset({"Sigmoid", "hard_sigmoid", "silu"})
 # Units that bend each value by itself.
 ACTIVATIONS = COMPOSED | {"Clip", "Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mish", "Relu", "Sigmoid"}
 _FOLDED = ("Relu", "Clip")
-# Between a Softmax and the node that takes the mean of what it gives.
-_ARRANGES = frozenset({"Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 # Numbers that say where a box lies.
 _COORDINATES = 4
 # ConvTranspose has no integer kernel: as one unit with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
@@ -173,7 +171,7 @@ def _is_mean_of_distribution(node: ir.Node) -> bool:
     if not sizes or sizes[0 if node.op_type == "Conv" or transposed else -1] != 1:
         return False
     maker = node.inputs[0].producer()
-    while maker is not None and maker.op_type in _ARRANGES:
+    while maker is not None and maker.op_type in MOVES:
         maker = maker.inputs[0].producer()
     return maker is not None and maker.op_type == "Softmax"
 
