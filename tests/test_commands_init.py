@@ -572,6 +572,24 @@ def test_normalisation_that_the_graph_does_itself():
     assert unclear.pixels == ""
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [oh.make_node("Slice", ["x", "last", "first", "axis", "back"], ["t"]), oh.make_node("Gather", ["x", "bgr"], ["t"], axis=1)],
+)
+def test_a_graph_that_turns_rgb_into_bgr_and_subtracts_the_means_of_bgr_takes_rgb(turn):
+    sub = oh.make_node("Sub", ["t", "m"], ["a"], "sub")
+    places = {
+        "last": np.array([2]),
+        "first": np.array([-9]),
+        "axis": np.array([1]),
+        "back": np.array([-1]),
+        "bgr": np.array([2, 1, 0]),
+    }
+    found = inside(begins(turn, sub, m=MEAN[::-1].reshape(1, 3, 1, 1).copy(), **{name: places[name] for name in turn.input[1:]}))
+    np.testing.assert_allclose(found.offset, -MEAN, rtol=1e-6)
+    assert (found.pixels, found.bgr) == ("0..255", False)
+
+
 @pytest.mark.parametrize(("found", "decoder"), [(0, None), (1, "chosen-shares")])
 def test_where_nothing_is_found_no_decoder_is_guessed(found, decoder):
     box, score = np.float32([[[0.1, 0.2, 0.3, 0.4]]]) * found, np.float32([[0.9]]) * found

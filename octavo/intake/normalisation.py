@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.operators import VIEWS
 from octavo.graph.passes.qdq import constant_of
 
 __all__ = ["Inside", "inside"]
 
-_MOVES = frozenset({"Cast", "Identity", "Pad", "Resize", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+# Behind these a pixel still has its own channels, in their order; of a Slice that turns them, `_turns` knows.
+_MOVES = (VIEWS - {"Flatten"}) | {"Cast", "Pad", "Resize", "Slice", "Transpose"}
 # The mean of a photo's pixels is near 120, or .47; a graph that subtracts such a mean takes such pixels.
 _RAW, _SHARES = (40.0, 200.0), (0.2, 0.8)
 # A graph that divides by more than this takes whole levels: standard deviations of shares are below 1, of levels near 60.
@@ -58,22 +60,39 @@ def inside(image: ir.Value) -> Inside | None:
     """
     factor, offset = np.ones(1), np.zeros(1)
     nodes: list[str] = []
-    value = image
+    value, turned = image, False
     while True:
         readers = list({use.node: None for use in value.uses()})
         if len(readers) != 1 or readers[0].inputs[0] is None:
             break
         node = readers[0]
-        if node.op_type in _MOVES and node.inputs[0] is value:
+        if node.inputs[0] is value and (node.op_type in _MOVES or _turns(node)):
+            turned ^= _turns(node)
             value = node.outputs[0]
             continue
         step = _step(node, value)
         if step is None:
             break
-        factor, offset = step[0] * factor, step[0] * offset + step[1]
+        # A number a channel, of channels as the image has them.
+        by, plus = (numbers[::-1] if turned else numbers for numbers in step)
+        factor, offset = by * factor, by * offset + plus
         nodes.append(f"{node.op_type} {node.name}")
         value = node.outputs[0]
     return Inside(factor, offset, tuple(nodes)) if nodes else None
+
+
+def _turns(node: ir.Node) -> bool:
+    """Whether a Slice or a Gather brings three channels into the opposite order, as from RGB to BGR."""
+    shape = node.inputs[0].shape
+    constants = [constant_of(one) for one in node.inputs[1:]]
+    if shape is None or any(one is None for one in constants):
+        return False
+    axes = []
+    if node.op_type == "Gather" and constants[0].reshape(-1).tolist() == [2, 1, 0]:
+        axes = [node.attributes.get_int("axis", 0)]
+    elif node.op_type == "Slice" and len(constants) == 4:
+        axes = constants[2].reshape(-1)[constants[3].reshape(-1) == -1]
+    return any(shape[int(axis)] == 3 for axis in axes)
 
 
 def _step(node: ir.Node, value: ir.Value) -> tuple[np.ndarray, np.ndarray] | None:
