@@ -14,6 +14,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from octavo.errors import QuantizationError
 from octavo.graph.clean import clean
+from octavo.graph.names import added_apart
 from octavo.graph.passes.bias_codes import BiasCodesPass, bias_step
 from octavo.graph.passes.gelu import with_gelu
 from octavo.graph.passes.kernel_forms import write_kernel_forms
@@ -113,7 +114,8 @@ def as_onnx(
     PReluOfCodesPass()(graph)
     OwnCodesPass()(graph)
     write_kernel_forms(graph)
-    share_codes(graph)
+    with added_apart(graph):
+        share_codes(graph)
     if not any(node.op_type == "DequantizeLinear" for node in graph.graph):
         raise QuantizationError("the trained network came out without a quantized layer", "report this, with the model")
     return graph, notes

@@ -6,6 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import SourceError
+from octavo.graph.passes.node_pass import GraphPass
+from octavo.graph.passes.qdq import new_constant
 from octavo.graph.passes.resize_all_axes import factors_of, resizes_each_axis
 from octavo.graph.passes.shapes import InferShapesPass
 
@@ -16,7 +18,7 @@ BATCH = "batch"
 RESIZE_AXES = 18
 
 
-class DynamicBatchPass(ir.passes.InPlacePass):
+class DynamicBatchPass(GraphPass):
     """Make dimension 0 of the graph's inputs and outputs the symbol `batch`, and repair literals that fix it inside.
 
     The batch size of the file, b, is dimension 0 of the image input.
@@ -102,7 +104,7 @@ def _free_reshape(model: ir.Model, node: ir.Node, size: int) -> None:
         first = -1
     else:
         return  # two unknowns in one shape
-    node.replace_input_with(1, _new_constant(model, node, "shape", np.array([first, *shape[1:]], np.int64)))
+    node.replace_input_with(1, new_constant(model, f"{node.outputs[0].name}/shape", np.array([first, *shape[1:]], np.int64)))
 
 
 def _free_resize(model: ir.Model, node: ir.Node, size: int, *, by_axes: bool) -> None:
@@ -114,20 +116,9 @@ def _free_resize(model: ir.Model, node: ir.Node, size: int, *, by_axes: bool) ->
         return  # resizes channels, or the data's own batch is unknown, or the batch would count
     factors = factors_of(list(data.shape), sizes.tolist())
     if factors is not None:
-        node.replace_input_with(2, _new_constant(model, node, "scales", factors))
+        node.replace_input_with(2, new_constant(model, f"{node.outputs[0].name}/scales", factors))
         node.resize_inputs(3)
     elif by_axes:
         node.attributes.add(ir.AttrInt64s("axes", list(range(2, len(sizes)))))
         node.replace_input_with(1, None)
-        node.replace_input_with(3, _new_constant(model, node, "sizes", np.array(sizes[2:], np.int64)))
-
-
-def _new_constant(model: ir.Model, node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
-    """A new initializer: the old one may serve other nodes too."""
-    name = f"{node.outputs[0].name}/{role}"
-    while name in model.graph.initializers:
-        name += "_"
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
-    model.graph.register_initializer(value)
-    return value
+        node.replace_input_with(3, new_constant(model, f"{node.outputs[0].name}/sizes", np.array(sizes[2:], np.int64)))

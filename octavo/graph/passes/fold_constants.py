@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from octavo.graph.logs import captured_logs
+from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import forget
 
 __all__ = ["FoldConstantsPass"]
@@ -23,7 +24,7 @@ _UNLIKE = frozenset({"Bernoulli", "Dropout", "MaxUnpool", "Upsample"})
 _SEVERAL = frozenset({"BatchNormalization", "Split"})
 
 
-class FoldConstantsPass(ir.passes.InPlacePass):
+class FoldConstantsPass(GraphPass):
     """Constant folding as onnxscript's optimizer does it, with limits that suit weights.
 
     1. Folded is what has constant inputs only and puts out no more than it reads, or at most a million elements: weights that the

@@ -5,11 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.passes.folding import AFFINE, affine_of, bypass, foldable, into
+from octavo.graph.passes.node_pass import GraphPass
 
 __all__ = ["FoldScalePass"]
 
 
-class FoldScalePass(ir.passes.InPlacePass):
+class FoldScalePass(GraphPass):
     """Fold `Mul`, `Div`, `Add` and `Sub` of a Conv's output and a constant that has one value, or one a channel.
 
     Frozen batch norms are exported so (RT-DETR, D-FINE, torchvision's detectors): left alone, each stands between an integer

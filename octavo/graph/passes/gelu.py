@@ -10,6 +10,7 @@ import onnx_ir as ir
 from octavo.errors import SourceError
 from octavo.graph.passes.arithmetic import is_op, number, replace_last, scaled
 from octavo.graph.passes.folding import is_private
+from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 
 __all__ = ["GeluPass", "spells_gelu", "with_gelu"]
@@ -20,7 +21,7 @@ _OPSET = 20
 _CLOSE = 1e-5
 
 
-class GeluPass(ir.passes.InPlacePass):
+class GeluPass(GraphPass):
     """Rewrite `x / 2 * (1 + Erf(x / sqrt(2)))` as Gelu (arXiv 1606.08415; no approximation by Tanh).
 
     ONNX Runtime makes one kernel of the five nodes where they stand in a float graph. Behind an INT8 layer each of the two that

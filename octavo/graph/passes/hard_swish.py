@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.arithmetic import is_op, number, replace_last, scaled
 from octavo.graph.passes.folding import is_private
+from octavo.graph.passes.node_pass import GraphPass
 
 __all__ = ["SWISH", "HardSwishPass", "hard_sigmoid_of"]
 
@@ -38,7 +39,7 @@ class _Gate:
     factor: float = 1.0
 
 
-class HardSwishPass(ir.passes.InPlacePass):
+class HardSwishPass(GraphPass):
     """Rewrite `x * HardSigmoid(x)` as HardSwish, and both where the HardSigmoid is `Clip(x + a, 0, b) / b`.
 
     MobileNetV3 and PP-LCNet come like that from Paddle and older exporters. ONNX Runtime runs HardSwish within the Conv before it,

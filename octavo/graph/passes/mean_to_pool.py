@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import only_reader
 from octavo.graph.passes.node_pass import NodePass
-from octavo.graph.passes.qdq import forget
+from octavo.graph.passes.qdq import forget, new_constant
 
 __all__ = ["MeanToPoolPass"]
 
@@ -37,9 +38,7 @@ class MeanToPoolPass(NodePass):
         pooled.shape = ir.Shape([*value.shape[:2], *([1] * (rank - 2))])
         added, new = [pool], pooled
         if not keeps:
-            axes = ir.Value(name=f"{last.name}.axes", const_value=ir.tensor(list(range(2, rank)), dtype=ir.DataType.INT64))
-            axes.dtype, axes.shape = ir.DataType.INT64, ir.Shape([rank - 2])
-            model.graph.register_initializer(axes)
+            axes = new_constant(model, f"{last.name}.axes", np.arange(2, rank))
             squeeze = ir.node("Squeeze", [pooled, axes], name=f"{last.name}.squeeze")
             pooled.name = f"{old.name}.pooled"
             added.append(squeeze)

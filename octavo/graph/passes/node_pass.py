@@ -7,10 +7,22 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-__all__ = ["NodePass", "SpelledPass"]
+from octavo.graph.names import added_apart
+
+__all__ = ["GraphPass", "NodePass", "SpelledPass"]
 
 
-class NodePass(ir.passes.InPlacePass):
+class GraphPass(ir.passes.InPlacePass):
+    """An edit of a graph in place, which names what it adds after what is there: no other tensor or node has its name."""
+
+    def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> ir.passes.PassResult:
+        """Edit the model (`call`)."""
+        model = model_or_result.model if isinstance(model_or_result, ir.passes.PassResult) else model_or_result
+        with added_apart(model):
+            return super().__call__(model)
+
+
+class NodePass(GraphPass):
     """Offers each node of one op type of the ONNX domain, in graph order, to `_rewrite`.
 
     1. Nodes of the main graph only, as they stood when the pass began: what a rewrite adds is not offered.
@@ -32,7 +44,7 @@ class NodePass(ir.passes.InPlacePass):
         """Rewrite one node where the rules allow it; whether the graph changed."""
 
 
-class SpelledPass(ir.passes.InPlacePass):
+class SpelledPass(GraphPass):
     """Offers each node to `_rewrite`, the last first: of nodes that spell one operator out those before belong to the last.
 
     1. Nodes of the main graph only, as they stood when the pass began, but for those that a rewrite has removed.

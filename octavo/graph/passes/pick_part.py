@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.passes.node_pass import NodePass
-from octavo.graph.passes.qdq import constant_of, pruned
+from octavo.graph.passes.qdq import constant_of, new_constant, pruned
 
 __all__ = ["PickPartPass"]
 
@@ -48,11 +48,8 @@ class PickPartPass(NodePass):
         if indices.ndim == 0 and _adds(inner, axis, rank) and not node.outputs[0].is_graph_output():
             node.outputs[0].replace_all_uses_with(inner.inputs[0])
         else:
-            local = ir.Value(name=f"{node.name}.place", const_value=ir.tensor(places - start, name=f"{node.name}.place"))
-            local.dtype, local.shape = local.const_value.dtype, local.const_value.shape
-            model.graph.register_initializer(local)
             node.replace_input_with(0, part)
-            node.replace_input_with(1, local)
+            node.replace_input_with(1, new_constant(model, f"{node.name}.place", places - start))
         pruned(model, [node, joined])
         return True
 

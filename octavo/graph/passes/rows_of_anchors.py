@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import is_pointwise, only_reader
+from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, new_constant, pruned
 from octavo.graph.passes.shapes import InferShapesPass
 
@@ -21,7 +22,7 @@ _EACH = frozenset({"HardSigmoid", "Sigmoid", "Tanh"})
 _WIDE = 16
 
 
-class RowsOfAnchorsPass(ir.passes.InPlacePass):
+class RowsOfAnchorsPass(GraphPass):
     """Rewrite a decoder of anchors so that boxes and scores come from convolutions of their own, and scores are never transposed.
 
     Such a decoder is, for each scale, `Conv 1x1 -> Reshape [n, A, K, H, W] -> Transpose (0, 1, 3, 4, 2) -> Sigmoid -> Split` of K

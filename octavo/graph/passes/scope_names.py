@@ -6,6 +6,8 @@ import ast
 
 import onnx_ir as ir
 
+from octavo.graph.names import unique
+
 __all__ = ["ScopeNamesPass"]
 
 # Written by torch.onnx.export(dynamo=True): "['', 'features', 'features.0', 'features.0.0', 'conv2d']".
@@ -38,9 +40,9 @@ class ScopeNamesPass(ir.passes.InPlacePass):
                 if attribute.type == ir.AttributeType.GRAPH:
                     used_values.update(value.name for value in (*attribute.value.inputs, *attribute.value.initializers.values()))
         for node, module in nodes:
-            node.name = _unused(f"{module}/{node.op_type}" if module else node.op_type, used_nodes)
+            node.name = unique(f"{module}/{node.op_type}" if module else node.op_type, used_nodes)
             if len(node.outputs) == 1 and not node.outputs[0].is_graph_output():
-                node.outputs[0].name = _unused(node.name, used_values)
+                node.outputs[0].name = unique(node.name, used_values)
         return ir.passes.PassResult(model, bool(nodes))
 
 
@@ -57,12 +59,3 @@ def _module(node: ir.Node) -> str | None:
     if weight is not None and weight.is_initializer() and (weight.name or "").endswith(".weight"):
         return weight.name.removesuffix(".weight")
     return "" if scopes[-2] == NO_SCOPE else scopes[-2]
-
-
-def _unused(name: str, used: set[str | None]) -> str:
-    candidate, count = name, 0
-    while candidate in used:
-        count += 1
-        candidate = f"{name}_{count}"
-    used.add(candidate)
-    return candidate

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.passes.channel_moves import Channel, Mover, all_of, channels_of, movers_of, regions_of
+from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant, pruned
 
 __all__ = ["ShuffleByOrderPass"]
@@ -18,7 +19,7 @@ _EACH = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 
 
-class ShuffleByOrderPass(ir.passes.InPlacePass):
+class ShuffleByOrderPass(GraphPass):
     """Rewrite what only moves channels between convolutions (Concat, Split, shuffle) so that nothing is shuffled.
 
     A shuffle is `Reshape [N, g, c, H, W], Transpose (0, 2, 1, 3, 4), Reshape [N, C, H, W]`. ONNX Runtime's integer convolutions

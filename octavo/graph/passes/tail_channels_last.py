@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, new_constant, pruned
 
 __all__ = ["TailChannelsLastPass"]
@@ -22,7 +23,7 @@ _WITH_NUMBER = frozenset({"Add", "Div", "Mul", "Sub"})
 _BATCH_AND_CHANNELS = 2
 
 
-class TailChannelsLastPass(ir.passes.InPlacePass):
+class TailChannelsLastPass(GraphPass):
     """Rewrite what stands before `Transpose` nodes that bring channels last, so that it has them last.
 
     Detectors put out rows of boxes and scores: YOLOX concatenates boxes and scores of three heads as [N, 85, H, W], lays them in

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import ModelRunError
-from octavo.quantization.fp16.prepare import ONNX, unique
+from octavo.graph.names import unique
+from octavo.quantization.fp16.prepare import ONNX
 from octavo.quantization.fp16.probes import FP32, Differences, Reaches, beside
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.tensors import float_activations, open_groups, read_tensors

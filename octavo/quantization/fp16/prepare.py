@@ -9,7 +9,7 @@ from onnx_ir.passes import common
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 
-__all__ = ["ONNX", "prepare", "unique"]
+__all__ = ["ONNX", "prepare"]
 
 ONNX = ("", "ai.onnx")
 # From this opset on a float16 graph can be measured: Squeeze and Unsqueeze, which stand between its nodes then, read their axes.
@@ -44,15 +44,6 @@ def prepare(model: ir.Model) -> ir.Model:
     if any(value.type is None for node in copy.graph for value in node.outputs if value.name):
         _infer_types(copy)
     return copy
-
-
-def unique(wanted: str, taken: set[str]) -> str:
-    """`wanted`, or with the first free number behind it; the result is added to `taken`."""
-    name, number = wanted, 1
-    while name in taken:
-        name, number = f"{wanted}_{number}", number + 1
-    taken.add(name)
-    return name
 
 
 def _infer_types(model: ir.Model) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
+from octavo.graph.names import unique
 from octavo.quantization.fp16.plan import NodePlan
-from octavo.quantization.fp16.prepare import ONNX, unique
+from octavo.quantization.fp16.prepare import ONNX
 from octavo.quantization.fp16.schema import is_control_flow, is_float, subgraphs
 from octavo.quantization.fp16.weights import to_half
 

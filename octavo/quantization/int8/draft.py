@@ -13,6 +13,7 @@ from octavo.calibration.choice import named_tensors, overridden
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.names import added_apart
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.correction import mean_output, mean_shift
 from octavo.quantization.int8.numbers.equalization import equalize
@@ -209,7 +210,8 @@ class Draft:
                 self.model.graph.outputs.clear()
                 self.model.graph.outputs.extend(values[name] for name in heads)
             result = self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes, kept=self.kept)
-            store_weights(result, plan.stored)
+            with added_apart(result):
+                store_weights(result, plan.stored)
             return result
         finally:
             self.model.graph.outputs.clear()

@@ -8,7 +8,7 @@ ONNX Runtime folds while loading, so that it runs exactly as fast as FP32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +19,8 @@ from onnxruntime.quantization.quant_utils import QuantizationMode
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.names import added_apart, unique
+from octavo.graph.passes.qdq import new_constant
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.numbers.correction import correct_biases, weight_codes
@@ -62,15 +64,18 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         convolutions = {name for name, op in chosen.items() if op == "Conv"}
         for nodes, method in ((convolutions, recipe.weights), (set(chosen) - convolutions, "minmax")):
             corrected += correct_biases(model, statistics, nodes, per_channel=recipe.per_channel, bits=bits, method=method)
-    for node in list(model.graph):
-        if chosen.get(node.name or "") == "Conv":
-            tensor = ir.convenience.get_const_tensor(node.inputs[1])
-            if tensor is not None and tensor.size >= WORTH:
-                codes = weight_codes(tensor.numpy(), 0, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
-                store_as_int8(model, node, *codes)
-    _unshare(model)
+    with added_apart(model):
+        for node in list(model.graph):
+            if chosen.get(node.name or "") == "Conv":
+                tensor = ir.convenience.get_const_tensor(node.inputs[1])
+                if tensor is not None and tensor.size >= WORTH:
+                    codes = weight_codes(tensor.numpy(), 0, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
+                    store_as_int8(model, node, *codes)
+        _unshare(model)
     renamed = _rename_gemms(model)
     names = {renamed.get(name, name): op for name, op in chosen.items() if op != "Conv"}
+    renamed = _make_room(model, names)
+    names = {renamed.get(name, name): op for name, op in names.items()}
     quantizer = ONNXQuantizer(
         _engine_input(model),
         per_channel=recipe.per_channel,
@@ -89,8 +94,9 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         quantizer.quantize_model()
     result = _engine_output(quantizer)
     if target_of(recipe.target).layout == "kernels":
-        pack_tables(result)
-        share_codes(result)
+        with added_apart(result):
+            pack_tables(result)
+            share_codes(result)
     return Int8Result(result, decisions, corrected)
 
 
@@ -129,6 +135,40 @@ def _rename_gemms(model: ir.Model) -> dict[str, str]:
     return renamed
 
 
+def _make_room(model: ir.Model, quantized: Collection[str]) -> dict[str, str]:
+    """Rename what has a name that the engine gives to what it adds, and is no input or output of the graph; it asks nobody.
+
+    Args:
+        model: changed in place.
+        quantized: names of the products that get integer kernels.
+
+    Returns:
+        Of nodes that were renamed the name before to the new one.
+    """
+    tensors, nodes = set(), set()
+    for node in model.graph:
+        if node.name not in quantized:
+            continue
+        products = [f"{node.name}_MatMul", node.name] if node.op_type == "Gemm" else [node.name]
+        nodes |= {f"{name}_quant{end}" for name in products for end in ("", "_scales_mul", "_output_scale_mul")}
+        nodes |= {f"{node.inputs[0].name}_QuantizeLinear", f"{node.outputs[0].name}_output_quantized_cast"}
+        tensors |= {f"{value.name}_{what}" for value in node.inputs[:2] for what in ("quantized", "scale", "zero_point")}
+        tensors |= {f"{name}_quant_scales_mul:0" for name in products} | {f"{node.outputs[0].name}_output_quantized"}
+        tensors |= {f"{node.outputs[0].name}_output_quantized_cast_output"}
+    ends = {*model.graph.inputs, *model.graph.outputs}
+    values = [*model.graph.initializers.values(), *(value for node in model.graph for value in node.outputs)]
+    taken = {value.name or "" for value in (*ends, *values)} | tensors
+    for value in values:
+        if value.name in tensors and value not in ends:
+            value.name = unique(f"{value.name}.own", taken)
+    taken, renamed = {node.name or "" for node in model.graph} | nodes, {}
+    for node in model.graph:
+        if node.name in nodes:
+            renamed[node.name] = unique(f"{node.name}.own", taken)
+            node.name = renamed[node.name]
+    return renamed
+
+
 def _unshare(model: ir.Model) -> None:
     """Give each Gemm and MatMul weights of its own.
 
@@ -141,11 +181,7 @@ def _unshare(model: ir.Model) -> None:
             continue
         weight = node.inputs[1]
         if weight.is_initializer() and len(list(weight.uses())) > 1:
-            name = f"{node.name}.{weight.name}"
-            own = ir.Value(name=name, const_value=ir.tensor(weight.const_value.numpy(), name=name))
-            own.dtype, own.shape = weight.dtype, weight.shape
-            model.graph.register_initializer(own)
-            node.replace_input_with(1, own)
+            node.replace_input_with(1, new_constant(model, f"{node.name}.{weight.name}", weight.const_value.numpy()))
 
 
 def _engine_input(model: ir.Model) -> onnx.ModelProto:

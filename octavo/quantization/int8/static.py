@@ -16,6 +16,7 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.names import added_apart
 from octavo.graph.selection import released
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
@@ -145,8 +146,9 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
     if recipe.format == "qoperator":
         result = as_qoperator(result)
-    # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
-    halves = pack_constants(result, kept) if target_of(recipe.target).layout == "kernels" else ()
+    with added_apart(result):
+        # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
+        halves = pack_constants(result, kept) if target_of(recipe.target).layout == "kernels" else ()
     shorten_names(result, model)
     rows = alone.rows(whole.reasons) if alone is not None else []
     decisions = with_halves(decided(model, plan.reasons, choosers), halves)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
+from octavo.graph.passes.qdq import new_constant
 
 __all__ = ["correct_biases", "mean_output", "mean_shift", "rounded_weights", "weight_codes"]
 
@@ -148,9 +149,7 @@ def _subtract(model: ir.Model, node: ir.Node, shift: np.ndarray) -> None:
         return
     values = (np.zeros_like(shift) if old is None else old.numpy()) - shift
     # A fresh initializer: the old one may be shared with another node.
-    value = ir.Value(name=f"{node.name}.corrected_bias", const_value=ir.tensor(values, name=f"{node.name}.corrected_bias"))
-    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(values.shape)
-    model.graph.register_initializer(value)
+    value = new_constant(model, f"{node.name}.corrected_bias", values)
     if len(node.inputs) > 2:
         node.replace_input_with(2, value)
     else:

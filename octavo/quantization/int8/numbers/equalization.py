@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
+from octavo.graph.passes.qdq import new_constant
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.structure.streams import Stream, streams_of
 from octavo.quantization.int8.structure.units import Unit, readers
@@ -133,9 +134,4 @@ def _divide(model: ir.Model, node: ir.Node, growth: np.ndarray) -> None:
 
 def _replace(model: ir.Model, node: ir.Node, place: int, values: np.ndarray) -> None:
     name = f"{node.name}.{'weights' if place == 1 else 'bias'}.equalized"
-    while name in model.graph.initializers:
-        name += "+"
-    value = ir.Value(name=name, const_value=ir.tensor(values.astype(np.float32), name=name))
-    value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape(values.shape)
-    model.graph.register_initializer(value)
-    node.replace_input_with(place, value)
+    node.replace_input_with(place, new_constant(model, name, values.astype(np.float32)))

@@ -34,27 +34,32 @@ def sloped(graph: CodedGraph, unit: Unit) -> None:
     alpha, beta = affine_of(unit) if unit.kind == "affine" else hard_sigmoid_of(node)
     scale, zero = graph.scales[source].scale, graph.scales[source].zero_point
     sloped = _read_scaled(
-        graph, graph.code(source), np.float32(scale * alpha), zero, output=f"{target}.sloped", node=f"{node.name}.sloped"
+        graph,
+        graph.code(source),
+        np.float32(scale * alpha),
+        zero,
+        output=graph.fresh(f"{target}.sloped"),
+        node=f"{node.name}.sloped",
     )
     # A shift below zero is a code below its zero point.
     kind = zero.dtype.type
     none = zero if graph.symmetric else kind(beta < 0)
     one = graph.constant(f"{last}.one", np.asarray(kind(none + np.sign(beta))))
-    shift = _read_scaled(graph, one, np.float32(abs(beta) or 1), none, output=f"{target}.shift", node=f"{last}.shift")
+    shift = _read_scaled(graph, one, np.float32(abs(beta) or 1), none, output=graph.fresh(f"{target}.shift"), node=f"{last}.shift")
     if unit.kind != "hard_swish":
-        graph.add("Add", [sloped, shift], graph.raw(target), last)
+        graph.add("Add", [sloped, shift], graph.raw(target), last, instead=True)
         graph.quantize(target, graph.raw(target), (0.0, 1.0) if unit.kind == "hard_sigmoid" else bounds_of(end))
         return
-    raw = graph.add("Add", [sloped, shift], f"{target}.gate.raw", f"{last}.gate")
+    raw = graph.add("Add", [sloped, shift], graph.fresh(f"{target}.gate.raw"), f"{last}.gate")
     # Around a middle code, 127 steps to 1 exactly.
     share = QParams(np.float32(1 / 127), zero) if graph.symmetric else QParams.spanning(0.0, 1.0, signed=kind is np.int8)
     pair = [graph.constant(f"{last}.gate.{what}", np.asarray(value)) for what, value in vars(share).items()]
-    code = graph.add("QuantizeLinear", [raw, *pair], f"{target}.gate.code", f"{last}.gate.Q")
+    code = graph.add("QuantizeLinear", [raw, *pair], graph.fresh(f"{target}.gate.code"), f"{last}.gate.Q")
     if graph.symmetric:
         # Saturation does not cut what lies below zero then.
-        code = graph.add("Max", [code, pair[1]], f"{target}.gate.cut", f"{last}.gate.Max")
-    gate = graph.add("DequantizeLinear", [code, *pair], f"{target}.gate", f"{last}.gate.DQ")
-    graph.add("Mul", [graph.operand(source, unit), gate], graph.raw(target), last)
+        code = graph.add("Max", [code, pair[1]], graph.fresh(f"{target}.gate.cut"), f"{last}.gate.Max")
+    gate = graph.add("DequantizeLinear", [code, *pair], graph.fresh(f"{target}.gate"), f"{last}.gate.DQ")
+    graph.add("Mul", [graph.operand(source, unit), gate], graph.raw(target), last, instead=True)
     graph.quantize(target, graph.raw(target))
 
 
@@ -79,15 +84,17 @@ def prelu(graph: CodedGraph, unit: Unit) -> None:
     pair, zero = graph.pair(source), graph.pair(source)[1]
     bent, code = slopes.max() > 1, graph.code(source)
     if bent:
-        code = graph.add("Min", [graph.code(source), zero], f"{target}.below", f"{node.name}.below")
-    read = graph.add("DequantizeLinear", [code, *pair], f"{target}.read", f"{node.name}.read")
-    conv = helper.make_node("Conv", [read, ""], [f"{target}.bent"], name=node.name, group=int(channels), kernel_shape=[1, 1])
+        code = graph.add("Min", [graph.code(source), zero], graph.fresh(f"{target}.below"), f"{node.name}.below")
+    read = graph.add("DequantizeLinear", [code, *pair], graph.fresh(f"{target}.read"), f"{node.name}.read")
+    conv = helper.make_node(
+        "Conv", [read, ""], [graph.fresh(f"{target}.bent")], name=node.name, group=int(channels), kernel_shape=[1, 1]
+    )
     graph.restored(conv, 1, f"{node.name}.slope_codes", codes, scale, axis=0)
     graph.nodes.append(conv)
-    sloped = graph.add("QuantizeLinear", [f"{target}.bent", *pair], f"{target}.sloped", f"{node.name}.sloped")
+    sloped = graph.add("QuantizeLinear", [conv.output[0], *pair], graph.fresh(f"{target}.sloped"), f"{node.name}.sloped")
     if bent:
-        above = graph.add("Max", [graph.code(source), zero], f"{target}.above", f"{node.name}.above")
-        shifted = graph.add("Sub", [sloped, zero], f"{target}.shifted", f"{node.name}.shifted")
+        above = graph.add("Max", [graph.code(source), zero], graph.fresh(f"{target}.above"), f"{node.name}.above")
+        shifted = graph.add("Sub", [sloped, zero], graph.fresh(f"{target}.shifted"), f"{node.name}.shifted")
         graph.add("Add", [above, shifted], graph.code(target), f"{node.name}.sides")
     else:
         graph.add("Max", [graph.code(source), sloped], graph.code(target), f"{node.name}.Max")
@@ -103,25 +110,27 @@ def pixels(graph: CodedGraph, unit: Unit) -> None:
     def shape(*sizes: int) -> str:
         return graph.constant(f"{node.name}.{'x'.join(map(str, sizes))}", np.array(sizes, np.int64))
 
-    last = graph.add("Transpose", [graph.code(source.name)], f"{node.name}.last.code", f"{node.name}.last", perm=[0, 2, 3, 1])
-    rows = graph.add("Reshape", [last, shape(-1, depth)], f"{node.name}.rows.code", f"{node.name}.rows")
-    read = graph.add("DequantizeLinear", [rows, *graph.pair(source.name)], f"{node.name}.read", f"{node.name}.read")
-    gemm = helper.make_node("Gemm", [read, ""], [f"{node.name}.made"], name=node.name, transB=1)
+    last = graph.add(
+        "Transpose", [graph.code(source.name)], graph.fresh(f"{node.name}.last.code"), f"{node.name}.last", perm=[0, 2, 3, 1]
+    )
+    rows = graph.add("Reshape", [last, shape(-1, depth)], graph.fresh(f"{node.name}.rows.code"), f"{node.name}.rows")
+    read = graph.add("DequantizeLinear", [rows, *graph.pair(source.name)], graph.fresh(f"{node.name}.read"), f"{node.name}.read")
+    gemm = helper.make_node("Gemm", [read, ""], [graph.fresh(f"{node.name}.made")], name=node.name, transB=1)
     graph.weights(unit, gemm)
     graph.nodes.append(gemm)
     if all(isinstance(size, int) for size in source.shape[2:]):
         sizes = shape(-1, *source.shape[2:], channels)
     else:
-        ahead = graph.add("Shape", [last], f"{node.name}.ahead", f"{node.name}.ahead", start=0, end=3)
-        sizes = graph.add("Concat", [ahead, shape(channels)], f"{node.name}.sizes", f"{node.name}.sizes", axis=0)
+        ahead = graph.add("Shape", [last], graph.fresh(f"{node.name}.ahead"), f"{node.name}.ahead", start=0, end=3)
+        sizes = graph.add("Concat", [ahead, shape(channels)], graph.fresh(f"{node.name}.sizes"), f"{node.name}.sizes", axis=0)
     made = _on_rows(graph, unit, gemm.output[0])
     if target in graph.scales:
         # Rounded as rows: codes are a quarter of what would have to be moved.
-        codes = graph.add("QuantizeLinear", [made, *graph.pair(target)], f"{target}.rows.code", f"{target}.Q")
-        image = graph.add("Reshape", [codes, sizes], f"{target}.pixels.code", f"{node.name}.codes")
+        codes = graph.add("QuantizeLinear", [made, *graph.pair(target)], graph.fresh(f"{target}.rows.code"), f"{target}.Q")
+        image = graph.add("Reshape", [codes, sizes], graph.fresh(f"{target}.pixels.code"), f"{node.name}.codes")
         graph.add("Transpose", [image], graph.code(target), f"{node.name}.back", perm=[0, 3, 1, 2])
     if target in graph.outputs or any(node not in graph.integer for node in readers(unit.outputs[0])):
-        image = graph.add("Reshape", [made, sizes], f"{node.name}.pixels", f"{node.name}.image")
+        image = graph.add("Reshape", [made, sizes], graph.fresh(f"{node.name}.pixels"), f"{node.name}.image")
         graph.add("Transpose", [image], target, f"{node.name}.first", perm=[0, 3, 1, 2])
 
 
@@ -130,7 +139,7 @@ def _on_rows(graph: CodedGraph, unit: Unit, made: str) -> str:
     names = {unit.main.outputs[0].name: made}
     for node in unit.nodes[1:]:
         reads = [names.get(value.name, value.name) for value in node.inputs]
-        names[node.outputs[0].name] = f"{node.name}.on_rows"
+        names[node.outputs[0].name] = graph.fresh(f"{node.name}.on_rows")
         add_float(graph, graph.renamed(node, reads, [names[node.outputs[0].name]]))
     return names[unit.outputs[0].name]
 

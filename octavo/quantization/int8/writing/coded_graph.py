@@ -44,7 +44,8 @@ class CodedGraph(QdqGraph):
         self.int8, self.scales, self.codes = int8, scales, codes
         self.from_int8 = {value.name for unit in int8 for value in (*unit.outputs, *unit.inner)}
         self.integer = {node for unit in int8 for node in unit.nodes}
-        self._read_back: set[str] = set()
+        self._read_back: dict[tuple[str, Unit], str] = {}
+        self._raw: dict[str, str] = {}
 
     @property
     def symmetric(self) -> bool:
@@ -63,7 +64,7 @@ class CodedGraph(QdqGraph):
             limits = []
         else:
             limits = [(op, code) for op, code in self._limits(name, bounds) if code is not None]
-        stages = [f"{name}.{stage}" for stage in ["unbounded", "half_bounded"][: len(limits)]] + [self.code(name)]
+        stages = [self.fresh(f"{name}.{stage}") for stage in ["unbounded", "half_bounded"][: len(limits)]] + [self.code(name)]
         self.add("QuantizeLinear", [raw, *pair], stages[0], f"{name}.Q")
         for (op, code), source, target in zip(limits, stages, stages[1:], strict=False):
             self.add(op, [source, self.constant(f"{name}.{op}", code)], target, f"{name}.{op}")
@@ -99,15 +100,18 @@ class CodedGraph(QdqGraph):
         """What a unit reads where it reads tensor `name`: the tensor itself, or a DQ of its own."""
         if name not in self.scales or (unit not in self.int8 and name not in self.from_int8):
             return name
-        restored = f"{name}.for.{unit.name}"
-        if restored not in self._read_back:
-            self._read_back.add(restored)
-            self.dequantize(name, restored, f"{restored}.DQ")
-        return restored
+        if (name, unit) not in self._read_back:
+            restored = self.fresh(f"{name}.for.{unit.name}")
+            self._read_back[name, unit] = self.dequantize(name, restored, f"{restored}.DQ")
+        return self._read_back[name, unit]
 
     def raw(self, name: str) -> str:
         """What the node that makes a tensor writes: the tensor, or what its Q reads."""
-        return self.free(f"{name}.raw") if name in self.scales and name in self.from_int8 else name
+        if name not in self.scales or name not in self.from_int8:
+            return name
+        if name not in self._raw:
+            self._raw[name] = self.fresh(f"{name}.raw")
+        return self._raw[name]
 
     def copy(self, node: ir.Node, unit: Unit, outputs: list[str]) -> onnx.NodeProto:
         """A unit's node as it was, but for what it reads (`operand`) and puts out; it is not in the graph yet."""

@@ -47,8 +47,8 @@ def write_inputs(
             graph.constant(f"{name}.zero", np.asarray(chosen.zero_point)),
         ]
         axis = {"axis": 1} if chosen.by_channel else {}
-        code = graph.add("QuantizeLinear", [source, *pair], graph.code(name), f"{name}.Q", **axis)
-        return graph.add("DequantizeLinear", [code, *pair], f"{name}.restored", f"{name}.DQ", **axis)
+        code = graph.add("QuantizeLinear", [source, *pair], graph.fresh(f"{name}.code"), f"{name}.Q", **axis)
+        return graph.add("DequantizeLinear", [code, *pair], graph.fresh(f"{name}.restored"), f"{name}.DQ", **axis)
 
     def quantize(name: str) -> None:
         read[name] = rounded(name, name, scales[name])

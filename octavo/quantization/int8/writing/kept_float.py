@@ -48,8 +48,10 @@ def add_float(graph: CodedGraph, node: onnx.NodeProto) -> None:
         return
     # ONNX Runtime takes it apart where no Conv takes it in, into nodes without names, which nobody finds again.
     alpha, beta = SWISH
-    gate = graph.add("HardSigmoid", [node.input[0]], f"{node.output[0]}.gate", f"{node.name}.gate", alpha=alpha, beta=beta)
-    graph.add("Mul", [node.input[0], gate], node.output[0], node.name)
+    gate = graph.add(
+        "HardSigmoid", [node.input[0]], graph.fresh(f"{node.output[0]}.gate"), f"{node.name}.gate", alpha=alpha, beta=beta
+    )
+    graph.add("Mul", [node.input[0], gate], node.output[0], node.name, instead=True)
 
 
 def _follows_kernel(graph: CodedGraph, node: ir.Node) -> bool:
@@ -75,7 +77,7 @@ def _guarded(graph: CodedGraph, value: ir.Value) -> str:
 
 def _kept_apart(graph: CodedGraph, name: str, copy: str) -> str:
     """A copy of a float tensor that no Q or DQ is moved across: a LeakyRelu of slope 1, named after `copy`."""
-    return graph.add("LeakyRelu", [name], f"{copy}.guarded", f"{copy}.guard", alpha=1.0)
+    return graph.add("LeakyRelu", [name], graph.fresh(f"{copy}.guarded"), f"{copy}.guard", alpha=1.0)
 
 
 def _from_codes(graph: CodedGraph, value: ir.Value) -> bool:

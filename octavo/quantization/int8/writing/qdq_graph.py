@@ -40,9 +40,11 @@ class QdqGraph:
             )
         self.nodes: list[onnx.NodeProto] = []
         self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
-        self._variables = {value.name for value in self.proto.graph.input} | {
+        self._tensors = {value.name for value in self.proto.graph.input} | {
             name for node in self.proto.graph.node for name in node.output
         }
+        self._nodes = set(self.protos)
+        self._codes: dict[str, str] = {}
         self.outputs = {value.name for value in model.graph.outputs} | {
             value.name
             for node in model.graph
@@ -66,22 +68,34 @@ class QdqGraph:
         """Whether nothing has a name, or a constant of the same content."""
         held = self.constants.get(name)
         if held is None:
-            return name not in self._variables
+            return name not in self._tensors
         same = held.data_type == tensor.data_type and list(held.dims) == list(tensor.dims)
         return same and numpy_helper.to_array(held).tobytes() == tensor.raw_data
 
     def code(self, name: str) -> str:
-        """What a tensor's codes are called."""
-        return self.free(f"{name}.code")
+        """What the codes of a tensor of FP32 are called."""
+        if name not in self._codes:
+            self._codes[name] = self.fresh(f"{name}.code")
+        return self._codes[name]
 
-    def free(self, name: str) -> str:
-        """A name for a tensor of the written graph, with a `+` for each that one of FP32's has already."""
-        while name in self._variables:
+    def fresh(self, name: str) -> str:
+        """A name for a new tensor: this one, with a `+` for each that something else has already."""
+        while name in self._tensors or name in self.constants:
             name += "+"
+        self._tensors.add(name)
         return name
 
-    def add(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: object) -> str:
-        """Append a node; its output's name."""
+    def add(self, op_type: str, inputs: list[str], output: str, name: str, *, instead: bool = False, **attributes: object) -> str:
+        """Append a node; its output's name.
+
+        Args:
+            output: of FP32, or `fresh`.
+            name: gets a `+` for each node that has it already.
+            instead: the node stands for that of FP32 which has this name.
+        """
+        while name in self._nodes and not instead:
+            name += "+"
+        self._nodes.add(name)
         self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
         return output
 
@@ -95,7 +109,7 @@ class QdqGraph:
             self.constant(f"{name}.zero", zero),
         ]
         copy.input[place] = self.add(
-            "DequantizeLinear", inputs, f"{name}.restored", f"{name}.DQ", **({"axis": axis} if per_axis else {})
+            "DequantizeLinear", inputs, self.fresh(f"{name}.restored"), f"{name}.DQ", **({"axis": axis} if per_axis else {})
         )
 
     def closed(self) -> ir.Model:

@@ -1,0 +1,56 @@
+"""Names of what is added to a graph: FP32 may have any name, those that rules derive from others (`<node>.scale`) among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx_ir as ir
+
+__all__ = ["added_apart", "unique"]
+
+
+def unique(wanted: str, taken: set[str]) -> str:
+    """`wanted`, or with the first free number behind it; the result is added to `taken`."""
+    name, number = wanted, 1
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+@contextmanager
+def added_apart(model: ir.Model) -> Iterator[None]:
+    """Rename those of the tensors and nodes added meanwhile whose name something else has: `unique`.
+
+    1. What had its name before keeps it, and so do inputs and outputs of the graph; of several new ones the first.
+    2. Tensors and nodes are named apart from each other; those of subgraphs count with the graph's.
+    """
+    tensors, nodes = ({one: one.name for one in found(model)} for found in (_tensors, _nodes))
+    yield
+    ends = {*model.graph.inputs, *model.graph.outputs}
+    for found, before in ((_tensors, tensors), (_nodes, nodes)):
+        holders: dict[str, list[ir.Value] | list[ir.Node]] = {}
+        for one in dict.fromkeys(found(model)):
+            if one.name:
+                holders.setdefault(one.name, []).append(one)
+        shared = {name: several for name, several in holders.items() if len(several) > 1}
+        taken = set(holders) if shared else set()
+        for name, several in shared.items():
+            kept = [one for one in several if before.get(one) == name or one in ends] or several[:1]
+            for one in several:
+                if one not in kept:
+                    one.name = unique(name, taken)
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+        for node in graph:
+            yield from node.outputs
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    for graph in model.graphs():
+        yield from graph
