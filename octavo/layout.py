@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "SKIPPED",
     "TORCH_OUTPUTS",
     "VARIANTS",
+    "artifact_name",
     "calibration_dir",
     "checkpoint_dir",
     "host_record",
     "metrics_dir",
     "present_variants",
+    "shared_artifact",
     "skipped_variants",
     "variant_dir",
 ]
@@ -43,6 +46,21 @@ TORCH_OUTPUTS = "torch_outputs.npz"
 VARIANTS = ("fp32", "fp16", "int8", "int8_dynamic", "qat")
 # Those that are made for speed: FP16 is a size format on a CPU.
 INT8_VARIANTS = ("int8", "int8_dynamic", "qat")
+
+
+def artifact_name(model: str, variant: str | None = None) -> str:
+    """What dvc.yaml and tags call a model's package, or one variant of it: dashes, as older GTO refuses underscores."""
+    return "-".join([model, *([variant] if variant else [])]).replace("_", "-")
+
+
+def shared_artifact(models: Iterable[str]) -> tuple[str, str, str] | None:
+    """Two models of which something would have one name in the registry, and that name; None where all differ."""
+    owners: dict[str, str] = {}
+    for model in models:
+        for artifact in (artifact_name(model, variant) for variant in (None, *VARIANTS)):
+            if owners.setdefault(artifact, model) != model:
+                return owners[artifact], model, artifact
+    return None
 
 
 def variant_dir(model: str, variant: str) -> Path:

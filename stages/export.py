@@ -10,7 +10,7 @@ from octavo.files import replace_dir, sha256_path
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images
 from octavo.images.feeds import Feeds
-from octavo.images.input_sizes import refuse_fixed_batch, refuse_fixed_sides
+from octavo.images.input_sizes import refuse_fixed_sides, refuse_untaken
 from octavo.images.purpose import open_images
 from octavo.layout import MODEL, variant_dir
 from octavo.manifest import block_hash, write_manifest
@@ -43,7 +43,8 @@ def main() -> None:
         feeds = Feeds.of(session.signature, fetched.input_name, spec.input)
         shape = session.input_shapes[fetched.input_name]
         refuse_fixed_sides(shape, spec.input, f"models.{chosen.model}.input")
-        refuse_fixed_batch(shape, spec.benchmark.batch)
+        # Here, before hours of work, and again where they are measured: other settings of `benchmark` export nothing anew.
+        refuse_untaken(spec, shape, [item for item, _ in samples], lambda image: session.run(feeds(image)))
         spec, refused = as_read(spec, fetched.model, lambda image: session.run(feeds(image)))
         made = {
             "source": spec.source.recorded(),

@@ -175,6 +175,7 @@ def test_files_that_cannot_be_appended_to(folder):
 def test_a_name_that_is_there(folder):
     Path("params.yaml").write_text(yaml.safe_dump(project_params()))
     refuse("mine.onnx", "--name", "small", expected="has a model 'small' already")
+    refuse("mine.onnx", "--name", "small_int8", expected="with 'small_int8' both would have the artifact 'small-int8'")
     refuse("mine.onnx", "--name", "no/name", expected="must be letters")
 
 

@@ -192,7 +192,7 @@ def test_a_resolution_that_the_graph_does_not_take(project):
     onnx.save(grid_detector(size=64), project / "small.onnx")
     succeed("export")
     params(benchmark={"threads": [1], "rounds": 5, "resolutions": [128]})
-    for stage in ("validate", "benchmark"):
+    for stage in ("export", "validate", "benchmark"):
         refuse(stage, "`benchmark.resolutions` has 128x128, the graph takes 64x64 alone", "dynamic")
 
 

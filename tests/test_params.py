@@ -42,6 +42,10 @@ def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
         assert load_model(tmp_path / "p.yaml", "small").task.name == task
 
 
+STRIDED = {"size": [32, 32], "resize": {"rule": "letterbox", "stride": 16}}
+EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -97,12 +101,38 @@ def test_all_four_tasks_have_a_short_and_a_long_form(tmp_path, task):
             ["models.small.data.datasets.night.holdot", "did you mean 'holdout'"],
         ),
         ({"benchmark": {"threads": [0]}}, ["models.small.benchmark.threads.0"]),
+        (
+            {"input": STRIDED, "benchmark": {"resolutions": [32, [24, 32]]}},
+            ["benchmark.resolutions: the sides of [24, 32] must be multiples of `input.resize.stride` 16"],
+        ),
+        (
+            {"source": EXPORTED, "benchmark": {"resolutions": [32, 64]}},
+            ["benchmark.resolutions: [64, 64] is not `input.size` [32, 32]", "`source.dynamic_size: true`"],
+        ),
+        (
+            {"source": EXPORTED | {"dynamic_batch": False}, "benchmark": {"batch": [1, 8]}},
+            ["benchmark.batch: the exported graph takes one image at a time, not 8", "`source.dynamic_batch: true`"],
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_path_and_what_was_expected(tmp_path, changes, expected):
     message = complaint(tmp_path, project_params(**changes))
     for part in expected:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "artifact"),
+    [("road-day", "road_day", "road-day"), ("road", "road_qat", "road-qat"), ("road", "road-int8", "road-int8")],
+)
+def test_models_whose_artifacts_would_have_one_name_are_refused(tmp_path, one, other, artifact):
+    (spec,) = project_params()["models"].values()
+    message = complaint(tmp_path, {"models": {one: spec, other: spec}})
+    assert f"models {one!r} and {other!r}: both would have the artifact {artifact!r}" in message
+    assert "in the model registry" in message
+    names = ("road", "road-night", "road_int", "int8")
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump({"models": dict.fromkeys(names, spec)}))
+    assert load_model(tmp_path / "p.yaml", "road-night")
 
 
 def test_a_missing_block_says_that_empty_braces_will_do(tmp_path):

@@ -20,9 +20,9 @@ from repositories import bytes_of, commit, octavo, sh, use_remote
 from octavo.commands import main
 from octavo.deploy.artifact import artifacts
 from octavo.deploy.registry.fetch import fetch
-from octavo.deploy.registry.names import artifact_name
 from octavo.deploy.registry.release import plan, tag
 from octavo.errors import OctavoError, ParamsError, RegistryError, SourceError
+from octavo.layout import artifact_name
 from octavo.params import load
 
 pytestmark = pytest.mark.usefixtures("own_settings")

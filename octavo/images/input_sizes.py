@@ -36,22 +36,16 @@ def refuse_untaken(spec: ModelSpec, shape: Shape, items: list[Item], run: Callab
         run: runs FP32 on an image's tensor.
 
     Raises:
-        ParamsError: a size differs from a fixed dimension, is no multiple of `resize.stride`, or the graph fails on it; or as
-            `refuse_fixed_batch`.
+        ParamsError: a size differs from a fixed dimension, or the graph fails on it; or as `refuse_fixed_batch`.
     """
     refuse_fixed_batch(shape, spec.benchmark.batch)
-    sides, stride = _sides(shape, spec.input), spec.input.resize.stride
+    sides = _sides(shape, spec.input)
     for size in further_sizes(spec):
         told = f"`benchmark.resolutions` has {named(size)}"
         if any(isinstance(side, int) and side != asked for side, asked in zip(sides, size, strict=True)):
             raise ParamsError(
                 f"{told}, the graph takes {'x'.join(map(str, sides))} alone",
                 "export it with dynamic height and width (`source.dynamic_size: true` for torch), or remove the resolutions",
-            )
-        if stride is not None and any(side % stride for side in size):
-            raise ParamsError(
-                f"{told}: its sides must be multiples of `input.resize.stride` {stride}, which they are padded to",
-                "correct or remove it",
             )
         for _, tensor in islice(Images(items, spec.input.at(size), "skip"), 1):
             try:

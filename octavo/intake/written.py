@@ -11,6 +11,7 @@ import yaml
 
 from octavo.errors import ParamsError
 from octavo.files import replace_file
+from octavo.layout import shared_artifact
 from octavo.params import load
 from octavo.params.grammar import NAME
 
@@ -37,12 +38,19 @@ def model_name(model: Path, asked: str | None) -> str:
 
 
 def refuse_taken(params: Path, name: str) -> None:
-    """Refuse a name that is there already, before anything is looked at.
+    """Refuse a name that is there already, or is another's in the model registry, before anything is looked at.
 
     Raises:
         ParamsError: it is, or the file as it stands does not load.
     """
-    if params.is_file() and _models(params) and name in load(params, params.resolve().parent).models:
+    known = load(params, params.resolve().parent).models if params.is_file() and _models(params) else {}
+    shared = shared_artifact([*known, name])
+    if shared is not None:
+        raise ParamsError(
+            f"{params} has a model {shared[0]!r}: with {name!r} both would have the artifact {shared[2]!r} in the model registry",
+            f"give another name (`--name {name}_2`)",
+        )
+    if name in known:
         raise ParamsError(f"{params} has a model {name!r} already", f"give another name (`--name {name}_2`), or remove that entry")
 
 

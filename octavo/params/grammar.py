@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from octavo.layout import shared_artifact
 from octavo.params.block import Block
 from octavo.params.data import Data, Dataset, HeadMasks, ImageSet, Packaged, PackagedSets, Rendered, Split
 from octavo.params.preprocessing import Input, Resize
@@ -84,6 +85,31 @@ class ModelSpec(Block):
         return self
 
     @model_validator(mode="after")
+    def _is_measured_on_what_the_graph_takes(self) -> ModelSpec:
+        further = [size for size in self.benchmark.sizes if size != self.input.size]
+        stride = self.input.resize.stride
+        for size in further:
+            if stride is not None and any(side % stride for side in size):
+                raise ValueError(
+                    f"benchmark.resolutions: the sides of {list(size)} must be multiples of `input.resize.stride` {stride}, "
+                    "which they are padded to"
+                )
+        if not isinstance(self.source, ExportedSource):
+            # An ONNX file tells by itself.
+            return self
+        if further and not self.source.dynamic_size:
+            raise ValueError(
+                f"benchmark.resolutions: {list(further[0])} is not `input.size` {list(self.input.size)}, the only one that the "
+                "exported graph takes: set `source.dynamic_size: true`"
+            )
+        if max(self.benchmark.batch) > 1 and not self.source.dynamic_batch:
+            raise ValueError(
+                f"benchmark.batch: the exported graph takes one image at a time, not {max(self.benchmark.batch)}: set "
+                "`source.dynamic_batch: true`, or `batch: [1]`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _identities_are_of_embeddings(self) -> ModelSpec:
         if self.data.validation.of_identities and not isinstance(self.task, Embedding):
             raise ValueError(
@@ -143,4 +169,11 @@ class Params(Block):
                 raise ValueError(f"model name {name!r} must be letters, digits, '_' and '-': it becomes a folder's name")
             if name.lower() in RESERVED:
                 raise ValueError(f"model name {name!r} is taken: metrics/{name} is no model's folder; call it something else")
+        shared = shared_artifact(models)
+        if shared is not None:
+            one, other, artifact = shared
+            raise ValueError(
+                f"models {one!r} and {other!r}: both would have the artifact {artifact!r} in the model registry, where '_' is '-', "
+                "and variants follow a model's name; call one of them something else"
+            )
         return models

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scmrepo.git import Git
 
-__all__ = ["Version", "artifact_name", "is_version", "registered", "tag_name", "versions"]
+__all__ = ["Version", "is_version", "registered", "tag_name", "versions"]
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,6 @@ class Version:
     name: str
     commit: str
     active: bool
-
-
-def artifact_name(model: str, variant: str | None = None) -> str:
-    """What dvc.yaml and tags call a model's package, or one variant of it: dashes, as older GTO refuses underscores."""
-    return "-".join([model, *([variant] if variant else [])]).replace("_", "-")
 
 
 def tag_name(artifact: str, version: str) -> str:

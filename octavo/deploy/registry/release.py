@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.deploy.artifact import PACKAGE
 from octavo.deploy.registry.committed import clean_commit
-from octavo.deploy.registry.names import artifact_name, is_version, tag_name, versions
+from octavo.deploy.registry.names import is_version, tag_name, versions
 from octavo.deploy.registry.stored import declared, pushed, reproduced, stage_of
 from octavo.errors import ParamsError, RegistryError
-from octavo.layout import MANIFEST, VARIANTS, variant_dir
+from octavo.layout import MANIFEST, VARIANTS, artifact_name, variant_dir
 from octavo.manifest import read_manifest
 from octavo.params import load_model
 from octavo.params.recipe import Gates
