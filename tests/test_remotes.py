@@ -236,6 +236,38 @@ def test_what_a_model_is_made_from(tmp_path):
         assert sorted(whole) == ["data/mine", "models/m/calibration", "models/m/fp32"]
 
 
+@pytest.mark.slow
+def test_sets_that_no_model_is_made_from_are_not_missed(tmp_path, own_settings, monkeypatch):
+    """The demo's, of which a clone has no more than their stages and hashes."""
+    stages = {
+        "prepare": {"cmd": "mkdir -p data/of_demo && echo 1 > data/of_demo/a", "outs": ["data/of_demo"]},
+        "mine": {"cmd": "mkdir -p data/mine && echo 2 > data/mine/b", "outs": ["data/mine"]},
+        "export": {"cmd": "mkdir -p models/m && cp data/mine/b models/m/c", "deps": ["data/mine"], "outs": ["models/m"]},
+    }
+    (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": stages}))
+    monkeypatch.chdir(tmp_path)
+    sh(tmp_path, "git", "init", "-q")
+    sh(tmp_path, "dvc", "init", "-q")
+    sh(tmp_path, "dvc", "repro", "-q")
+    lock = yaml.safe_load((tmp_path / "dvc.lock").read_text())["stages"]
+    use_remote(tmp_path, str(tmp_path / "store"))
+
+    def lose(name: str, folder: str) -> None:
+        shutil.rmtree(folder)
+        in_store(tmp_path / ".dvc/cache", lock[name]["outs"][0]["md5"]).unlink()
+
+    lose("prepare", "data/of_demo")
+
+    moved = push()
+    assert (moved.files > 0, moved.left) == (True, ("data/of_demo",))
+    assert "nowhere, and no model is made from them: data/of_demo" in octavo(tmp_path, "push")
+    shutil.rmtree(".dvc/cache")
+    assert pull().left == ("data/of_demo",)
+    in_store(tmp_path / "store", lock["mine"]["outs"][0]["md5"]).unlink()
+    lose("mine", "data/mine")
+    refused(push, "1 output(s) of dvc.lock are neither in DVC's cache nor in the remote 'store': data/mine")
+
+
 def test_make():
     assert "python -m octavo push " in sh(ROOT, "make", "-n", "push")
     assert 'python -m octavo pull "road" --with-deps' in sh(ROOT, "make", "-n", "pull", "MODEL=road", "ARGS=--with-deps")

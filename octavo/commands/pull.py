@@ -27,4 +27,4 @@ def run(chosen: argparse.Namespace) -> None:
     """Pull, and say how much."""
     options = {name: getattr(chosen, name) for name in ("params", "run_cache", "with_deps", "allow_missing", "force")}
     moved = pull(chosen.model or None, chosen.remote, **options)
-    print(f"{moved.remote}: {moved.files} file(s) and {moved.runs} run(s) of the run-cache pulled")
+    print(f"{moved.remote}: {moved.files} file(s) and {moved.runs} run(s) of the run-cache pulled{moved.note}")

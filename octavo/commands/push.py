@@ -18,4 +18,4 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> None:
     """Push, and say how much."""
     moved = push(chosen.remote, run_cache=chosen.run_cache)
-    print(f"{moved.remote}: {moved.files} file(s) and {moved.runs} run(s) of the run-cache pushed")
+    print(f"{moved.remote}: {moved.files} file(s) and {moved.runs} run(s) of the run-cache pushed{moved.note}")

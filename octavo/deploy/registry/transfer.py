@@ -19,6 +19,7 @@ from octavo.params import load_model
 if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
+    from dvc.stage import Stage
 
 __all__ = ["Moved", "pull", "push"]
 
@@ -34,11 +35,18 @@ class Moved:
         remote: its name.
         files: that were not there; of a pull without those of the run-cache.
         runs: entries of the run-cache that were not there, or not whole.
+        left: outputs of dvc.lock that are nowhere, and that no model is made from: sets of a demo whose models went.
     """
 
     remote: str
     files: int
     runs: int
+    left: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """Of what is nowhere; "" where nothing is."""
+        return f"; nowhere, and no model is made from them: {_shown([*self.left])}" if self.left else ""
 
 
 def push(remote: str | None = None, *, run_cache: bool = True) -> Moved:
@@ -49,11 +57,12 @@ def push(remote: str | None = None, *, run_cache: bool = True) -> Moved:
         run_cache: runs, too.
 
     Raises:
-        RegistryError: no remote is configured, it cannot be used, or an output of dvc.lock is in neither cache.
+        RegistryError: no remote is configured, it cannot be used, or an output of dvc.lock is in neither cache that is a
+            model's, or that one is made from.
     """
     with _project(remote) as (repo, name):
         _reach(repo, name)
-        absent = _absent(repo, name)
+        absent, left = _apart(repo, _absent(repo, name))
         files = repo.push(remote=remote)
         more, runs = push_runs(repo, remote) if run_cache else (0, 0)
         if absent:
@@ -61,7 +70,7 @@ def push(remote: str | None = None, *, run_cache: bool = True) -> Moved:
                 f"{len(absent)} output(s) of dvc.lock are neither in DVC's cache nor in the remote {name!r}: {_shown(absent)}",
                 "`dvc repro` makes them, or `dvc commit` where they lie here as dvc.lock has them; all others were pushed",
             )
-    return Moved(name, files + more, runs)
+    return Moved(name, files + more, runs, tuple(left))
 
 
 def pull(
@@ -102,15 +111,16 @@ def pull(
             )
         paths = [_path(out) for out in outs]
         files = _fetched(repo, paths, remote)
-        absent = [_path(out) for out in outs if out.changed_cache()]
+        away = [_path(out) for out in outs if out.changed_cache()]
+        absent, left = _apart(repo, away)
         if absent and not allow_missing:
             raise RegistryError(
                 f"the remote {name!r} lacks {len(absent)} output(s), or files of them: {_shown(absent)}",
                 "who made them runs `make push`; --allow-missing takes what is there; nothing in this folder was changed",
             )
-        _check_out(repo, sorted({*paths} - {*absent}), force=force)
+        _check_out(repo, sorted({*paths} - {*away}), force=force)
         runs = pull_runs(repo, remote, lambda paths: model is None or all(_of(path, model) for path in paths)) if run_cache else 0
-    return Moved(name, files, runs)
+    return Moved(name, files, runs, tuple(left))
 
 
 @contextmanager
@@ -180,16 +190,21 @@ def _check_out(repo: Repo, paths: list[str], *, force: bool) -> None:
 
 def _outputs(repo: Repo, model: str | None = None, *, with_deps: bool = False) -> list[Output]:
     """What dvc.lock has of a model, or of all, and DVC's cache keeps; with_deps: also of the stages that these come from."""
-    from networkx import descendants
-
     stages = list(repo.index.stages)
     if model is not None:
         stages = [stage for stage in stages if any(_of(_path(out), model) for out in stage.outs)]
     if with_deps:
-        # One graph for all: `repo.stage.collect` builds it anew for each stage, in seconds.
-        graph = repo.index.graph
-        stages = list(dict.fromkeys(one for stage in stages for one in (stage, *descendants(graph, stage))))
+        stages = _behind(repo, stages)
     return [out for stage in stages for out in stage.outs if out.use_cache and out.hash_info]
+
+
+def _behind(repo: Repo, stages: list[Stage]) -> list[Stage]:
+    """Some stages, and those that they come from."""
+    from networkx import descendants
+
+    # One graph for all: `repo.stage.collect` builds it anew for each stage, in seconds.
+    graph = repo.index.graph
+    return list(dict.fromkeys(one for stage in stages for one in (stage, *descendants(graph, stage))))
 
 
 def _path(out: Output) -> str:
@@ -205,6 +220,15 @@ def _absent(repo: Repo, name: str) -> list[str]:
     """Outputs of dvc.lock that are neither here nor in the remote, about which DVC only warns."""
     away = [out for out in _outputs(repo) if out.changed_cache()]
     return [_path(out) for out in away if not _in_remote(repo, name, out)]
+
+
+def _apart(repo: Repo, paths: list[str]) -> tuple[list[str], list[str]]:
+    """Of some outputs those that lie under models/ or metrics/ or that something there is made from, and the others."""
+    if not paths:
+        return [], []
+    made = [stage for stage in repo.index.stages if any(_path(out).startswith(("models/", "metrics/")) for out in stage.outs)]
+    needed = {_path(out) for stage in _behind(repo, made) for out in stage.outs}
+    return [path for path in paths if path in needed], [path for path in paths if path not in needed]
 
 
 def _in_remote(repo: Repo, name: str, out: Output) -> bool:
