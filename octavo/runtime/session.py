@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from octavo.errors import ModelRunError
 from octavo.runtime.host import has_vnni
 from octavo.runtime.providers import ON_GPU, PROVIDERS, require_provider
 
-__all__ = ["Session", "exact_from", "session_config", "session_warning"]
+__all__ = ["Session", "exact_from", "halved", "session_config", "session_warning"]
 
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -177,11 +177,7 @@ class Session:
 
     def fed(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Feeds as the graph takes them: float32 cast to float16 where `fp16: {keep_io: false}` made an input float16."""
-        with np.errstate(over="ignore"):  # infinity says so in what comes out
-            return {
-                name: value.astype(np.float16) if name in self._halves and value.dtype == np.float32 else value
-                for name, value in feeds.items()
-            }
+        return halved(feeds, self._halves)
 
     def _refused(self, feeds: Mapping[str, np.ndarray], error: Exception) -> ModelRunError:
         shapes = ", ".join(f"{name} {list(value.shape)} {value.dtype}" for name, value in feeds.items())
@@ -242,6 +238,15 @@ class Session:
                     "check the weights and `input:` (scale, mean, std) in params.yaml; an FP16 overflow needs `fp16.keep_float`",
                 )
         return {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in results.items()}
+
+
+def halved(feeds: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
+    """Feeds, those of these names in float16 that are float32."""
+    with np.errstate(over="ignore"):  # infinity says so in what comes out
+        return {
+            name: value.astype(np.float16) if name in names and value.dtype == np.float32 else value
+            for name, value in feeds.items()
+        }
 
 
 def _first_line(error: Exception) -> str:

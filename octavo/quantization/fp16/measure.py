@@ -13,9 +13,10 @@ from octavo.graph.names import unique
 from octavo.quantization.fp16.prepare import ONNX
 from octavo.quantization.fp16.probes import FP32, Differences, Reaches, beside
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
+from octavo.runtime.session import halved
 from octavo.runtime.tensors import float_activations, open_groups, read_tensors
 
-__all__ = ["Loss", "as_fed", "broken", "compare", "reach", "rounded_everywhere"]
+__all__ = ["Loss", "broken", "compare", "reach", "rounded_everywhere"]
 
 Feeds = dict[str, np.ndarray]
 
@@ -87,8 +88,9 @@ def compare(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: 
     """
     losses = {name: Loss() for name in names}
     inputs = {value.name for value in reference.graph.inputs}
+    halves = {value.name for value in half.graph.inputs if value.dtype == ir.DataType.FLOAT16}
     for feed in feeds:
-        for name, got in as_fed(half, feed).items():
+        for name, got in halved(feed, halves).items():
             if name in losses:
                 losses[name].update(*_sums(feed[name], got))
     inner = [f"{FP32}{name}" for name in names if name not in inputs]
@@ -128,13 +130,6 @@ def broken(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: S
             if not (np.isfinite(got[name]) | exempt).all():
                 found.add(name)
     return [name for name in names if name in found]
-
-
-def as_fed(model: ir.Model, feeds: Feeds) -> Feeds:
-    """Feeds in the float types that the graph's inputs have."""
-    halves = {value.name for value in model.graph.inputs if value.dtype == ir.DataType.FLOAT16}
-    with np.errstate(over="ignore"):
-        return {name: array.astype(np.float16) if name in halves else array for name, array in feeds.items()}
 
 
 def rounded_everywhere(model: ir.Model) -> ir.Model:
