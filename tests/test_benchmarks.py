@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import runpy
 import subprocess
 import sys
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from conftest import CLASSES, ROOT, small_network, write_images
 from onnx import numpy_helper
@@ -21,11 +23,12 @@ import stems
 from measure import FP32, judge
 from metrics import ChannelNoise, ConfusionMatrix, verification_auc
 from networks import NETWORKS, Network, network
-from octavo.errors import DataError, ParamsError
+from octavo.errors import DataError, OctavoError, ParamsError
 from octavo.graph.passes import kernel_forms
 from octavo.images.dataset import Item
 from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet, Input
+from octavo.runtime.session import Session
 from scorers import Classification, Faces, Segmentation
 from views import VIEWS, View
 
@@ -234,6 +237,34 @@ def test_scripts_have_help_and_plain_errors(script):
     assert failed.returncode == 2
     assert failed.stderr.startswith("error: ")
     assert "yolov5n" in failed.stderr
+
+
+SCRIPTS = sorted(path.name for path in (ROOT / "benchmarks").glob("*.py") if '__name__ == "__main__"' in path.read_text())
+
+
+@pytest.mark.parametrize("script", [pytest.param(one, marks=[pytest.mark.slow] * (one == "cuda_options.py")) for one in SCRIPTS])
+def test_every_script_loads_and_says_what_it_takes(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "benchmarks" / script), run_name="__main__")
+    assert ended.value.code == 0
+    assert "usage: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_options_of_cuda_are_refused_without_a_gpu_and_their_files_are_written(tmp_path, monkeypatch):
+    import cuda_options
+
+    monkeypatch.setattr(sys, "argv", ["cuda_options.py"])
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(OctavoError, match="cuda"):
+        cuda_options.main()
+    files = cuda_options._files("squeezenet1_1", tmp_path)
+    image = np.random.default_rng(0).normal(size=(2, 3, 224, 224)).astype(np.float32)
+    outputs = [Session(file).run({"x": image})["y"] for file in (files["fp32"], files["fp16"])]
+    assert outputs[0].shape == (2, 1000)
+    np.testing.assert_allclose(*outputs, rtol=0.05, atol=0.01)
+    assert files["fp16"].stat().st_size < files["fp32"].stat().st_size * 0.55
 
 
 def test_fp16_of_both_tools_side_by_side(tiny, tmp_path, monkeypatch):
