@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import onnx_ir as ir
 
-__all__ = ["added_apart", "unique"]
+__all__ = ["added_apart", "take_place", "unique"]
 
 
 def unique(wanted: str, taken: set[str]) -> str:
@@ -41,6 +41,21 @@ def added_apart(model: ir.Model) -> Iterator[None]:
             for one in several:
                 if one not in kept:
                     one.name = unique(name, taken)
+
+
+def take_place(model: ir.Model, gone: Sequence[ir.Node], made: Sequence[ir.Node], old: ir.Value, new: ir.Value) -> None:
+    """Put nodes where others stood; what read `old` reads `new`, which has its name: statistics are found by it.
+
+    Args:
+        model: changed in place.
+        gone: the nodes to remove; the new ones are put behind the first of these.
+        made: in topological order.
+        old: what the nodes to remove put out.
+        new: what stands for it; it has its type and shape from then on, where these are known.
+    """
+    name, old.name = old.name, f"{old.name}.old"
+    ir.convenience.replace_nodes_and_values(model.graph, gone[0], gone, made, [old], [new])
+    new.name = name
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.qdq import constant_of, number_of
 
 __all__ = ["is_op", "number", "replace_last", "scaled"]
@@ -38,13 +39,8 @@ def replace_last(model: ir.Model, node: ir.Node, new: ir.Node) -> None:
     """Put a node in the place of the last of several, and remove those that led to it alone; its output keeps the name that the old
     one had.
     """
-    old, made = node.outputs[0], new.outputs[0]
-    made.dtype, made.shape = old.dtype, old.shape
     ahead = [value.producer() for value in node.inputs if value is not None and value is not new.inputs[0]]
-    # The tensor keeps its name: statistics are found by it.
-    name, made.name = old.name, None
-    ir.convenience.replace_nodes_and_values(model.graph, node, [node], [new], [old], [made])
-    made.name = name
+    take_place(model, [node], [new], node.outputs[0], new.outputs[0])
     while ahead:
         gone = ahead.pop()
         if gone is None or gone.graph is None or any(list(value.uses()) or value.is_graph_output() for value in gone.outputs):

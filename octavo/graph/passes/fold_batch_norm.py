@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.nodes import only_reader
 from octavo.graph.passes.folding import bypass, foldable, into, is_private
 from octavo.graph.passes.node_pass import NodePass
@@ -87,10 +88,8 @@ def _fold(model: ir.Model, node: ir.Node, scale: np.ndarray, shift: np.ndarray, 
     if not depthwise:
         return False
     conv = _depthwise(model, value, scale, shift, node.name)
-    old, read = node.outputs[0], list(node.inputs)
-    name, old.name = old.name, f"{old.name}.old"
-    ir.convenience.replace_nodes_and_values(model.graph, node, [node], [conv], [old], [conv.outputs[0]])
-    conv.outputs[0].name = name
+    read = list(node.inputs)
+    take_place(model, [node], [conv], node.outputs[0], conv.outputs[0])
     for one in read:
         forget(model, one)
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.folding import foldable, into
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.graph.passes.node_pass import NodePass
@@ -37,9 +38,5 @@ class HardSigmoidToClipPass(NodePass):
         value.name = f"{value.name}.scaled"
         bounds = [new_constant(model, f"{node.name}.{what}", np.float32(bound)) for what, bound in (("low", 0), ("high", 1))]
         clip = ir.node("Clip", [value, *bounds], name=node.name)
-        old, made = node.outputs[0], clip.outputs[0]
-        made.dtype, made.shape = old.dtype, old.shape
-        name, made.name = old.name, None
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [clip], [old], [made])
-        made.name = name
+        take_place(model, [node], [clip], node.outputs[0], clip.outputs[0])
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of
 
@@ -37,10 +38,6 @@ class LinearToGemmPass(NodePass):
             if shift.shape != weights.shape[1:] or shift.dtype != weights.dtype or bias.dtype != ir.DataType.FLOAT:
                 continue
             gemm = ir.node("Gemm", [product.inputs[0], product.inputs[1], bias], name=product.name)
-            old, made = node.outputs[0], gemm.outputs[0]
-            made.dtype, made.shape = old.dtype, old.shape
-            name, old.name = old.name, f"{old.name}.old"
-            ir.convenience.replace_nodes_and_values(model.graph, product, [product, node], [gemm], [old], [made])
-            made.name = name
+            take_place(model, [product, node], [gemm], node.outputs[0], gemm.outputs[0])
             return True
         return False

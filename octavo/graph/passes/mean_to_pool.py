@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.nodes import only_reader
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import forget, new_constant
@@ -45,10 +46,7 @@ class MeanToPoolPass(NodePass):
             new = squeeze.outputs[0]
             new.dtype = ir.DataType.FLOAT
             new.shape = ir.Shape(value.shape[:2])
-        # The tensor keeps its name: statistics are found by it.
-        name, new.name = old.name, None
-        ir.convenience.replace_nodes_and_values(model.graph, last, found[::-1], added, [old], [new])
-        new.name = name
+        take_place(model, found[::-1], added, old, new)
         for other in read:
             forget(model, other)
         return True

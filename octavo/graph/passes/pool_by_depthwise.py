@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import between, new_constant, shape_of_codes
 
@@ -48,8 +49,5 @@ class PoolByDepthwisePass(NodePass):
         weights.outputs[0].name = f"{pool.name}.share_codes.restored"
         attributes = {name: pool.attributes[name] for name in ("kernel_shape", "pads", "strides", "dilations") if name in settings}
         conv = ir.node("Conv", [pool.inputs[0], weights.outputs[0]], attributes | {"group": channels}, name=pool.name)
-        value, old = conv.outputs[0], pool.outputs[0]
-        value.type, value.shape, name = old.type, old.shape, old.name
-        ir.convenience.replace_nodes_and_values(model.graph, pool, [pool], [weights, conv], [old], [value])
-        value.name = name
+        take_place(model, [pool], [weights, conv], pool.outputs[0], conv.outputs[0])
         return True

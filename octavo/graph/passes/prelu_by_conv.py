@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import codes_of_input, constant_of, forget, new_constant, shape_of_codes
 
@@ -41,10 +42,8 @@ class PReluByConvPass(NodePass):
             below = _depthwise(model, value, vector, f"{node.name}.slope")
             rest = _depthwise(model, above.outputs[0], np.float32(1) - vector, f"{node.name}.rest")
             made = [above, below, rest, ir.node("Add", [below.outputs[0], rest.outputs[0]], name=node.name)]
-        old, new, constant = node.outputs[0], made[-1].outputs[0], node.inputs[1]
-        new.type, new.shape, name = old.type, old.shape, old.name
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], made, [old], [new])
-        new.name = name
+        constant = node.inputs[1]
+        take_place(model, [node], made, node.outputs[0], made[-1].outputs[0])
         forget(model, constant)
         return True
 

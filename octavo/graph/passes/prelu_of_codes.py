@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import Quantized, between, constant_of, forget, new_constant, shape_of_codes
 
@@ -52,10 +53,8 @@ class PReluOfCodesPass(NodePass):
         if slopes.size != 1 and not (slopes.size == shape[1] and slopes.ndim >= 3 and slopes.shape[-3] == shape[1]):
             return False
         made = _made(model, node, before, after, np.broadcast_to(slopes.reshape(-1), shape[1]))
-        old, new, constant = after.outputs[0], made[-1].outputs[0], node.inputs[1]
-        new.type, new.shape, name = old.type, old.shape, old.name
-        ir.convenience.replace_nodes_and_values(model.graph, after, [after, node], made, [old], [new])
-        new.name = name
+        constant = node.inputs[1]
+        take_place(model, [after, node], made, after.outputs[0], made[-1].outputs[0])
         forget(model, constant)
         return True
 

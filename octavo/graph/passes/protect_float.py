@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of
 
@@ -60,12 +61,8 @@ class ProtectFloatPass(NodePass):
         return True
 
     def _replaced(self, model: ir.Model, relu: ir.Node) -> None:
-        old = relu.outputs[0]
         made = ir.node("LeakyRelu", [relu.inputs[0]], {"alpha": 0.0}, name=relu.name)
-        new, name = made.outputs[0], old.name
-        new.type, new.shape = old.type, old.shape
-        ir.convenience.replace_nodes_and_values(model.graph, relu, [relu], [made], [old], [new])
-        new.name = name
+        take_place(model, [relu], [made], relu.outputs[0], made.outputs[0])
 
 
 def _leaky(value: ir.Value, beside: ir.Node, slope: float) -> ir.Node:

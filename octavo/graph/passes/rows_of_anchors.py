@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.nodes import is_pointwise, only_reader
 from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, new_constant, pruned
@@ -241,11 +242,8 @@ def _rewrite(model: ir.Model, last: ir.Node, heads: Sequence[_Head]) -> None:
     joined = first.before(last, "Concat", scores, {"axis": 1}, "scores")
     columns = [first.before(last, "Concat", rows, {"axis": 1}, "rows") if len(rows) > 1 else rows[0] for rows in others]
     columns.insert(int(place > 0), joined)
-    whole, was = ir.node("Concat", columns, {"axis": 2}, name=last.name), last.outputs[0]
-    whole.outputs[0].dtype, whole.outputs[0].shape = was.dtype, was.shape
-    name, was.name = was.name, f"{was.name}.old"
-    ir.convenience.replace_nodes_and_values(model.graph, last, [last], [whole], [was], [whole.outputs[0]])
-    whole.outputs[0].name = name
+    whole = ir.node("Concat", columns, {"axis": 2}, name=last.name)
+    take_place(model, [last], [whole], last.outputs[0], whole.outputs[0])
     for head in heads:
         pruned(model, [head.rows, head.join, *head.cuts, *reversed(head.each), *reversed(head.moves), head.conv])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import new_constant
 
@@ -42,11 +43,7 @@ class SoftmaxByExpPass(NodePass):
         exp = ir.node("Exp", [less.outputs[0]], name=f"{node.name}.exp")
         total = ir.node("ReduceSum", [exp.outputs[0], axes], name=f"{node.name}.sum")
         share = ir.node("Div", [exp.outputs[0], total.outputs[0]], name=node.name)
-        new = share.outputs[0]
-        new.dtype, new.shape = old.dtype, old.shape
-        name, new.name = old.name, None
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [most, less, exp, total, share], [old], [new])
-        new.name = name
+        take_place(model, [node], [most, less, exp, total, share], old, share.outputs[0])
         for made in (most, less, exp, total):
             made.outputs[0].name = f"{made.name}.y"
             made.outputs[0].dtype = ir.DataType.FLOAT

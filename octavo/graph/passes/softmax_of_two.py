@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import new_constant
 from octavo.graph.passes.softmax_by_exp import float_axis
@@ -36,10 +37,6 @@ class SoftmaxOfTwoPass(NodePass):
             return False
         apart = ir.node("MatMul", [value, new_constant(model, f"{node.name}.signs", _APART)], name=f"{node.name}.apart")
         share = ir.node("Sigmoid", [apart.outputs[0]], name=node.name)
-        new = share.outputs[0]
-        new.dtype, new.shape = old.dtype, old.shape
-        name, new.name = old.name, None
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [apart, share], [old], [new])
-        new.name = name
+        take_place(model, [node], [apart, share], old, share.outputs[0])
         apart.outputs[0].name, apart.outputs[0].dtype, apart.outputs[0].shape = f"{apart.name}.y", ir.DataType.FLOAT, old.shape
         return True

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, new_constant, pruned
 
@@ -59,10 +60,7 @@ class TailChannelsLastPass(GraphPass):
             _rewritten(model, node, last)
         for sink in sinks:
             old, new = sink.outputs[0], last[sink.inputs[0]]
-            new.shape, new.dtype, name = old.shape, old.dtype, old.name
-            old.name = f"{name}.old"
-            ir.convenience.replace_nodes_and_values(model.graph, sink, [sink], [], [old], [new])
-            new.name = name
+            take_place(model, [sink], [], old, new)
         pruned(model, [*reversed(before), *firsts])
         return ir.passes.PassResult(model, True)
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, new_constant, pruned
 
@@ -70,11 +71,7 @@ class TailOfPixelsPass(NodePass):
             made[0].outputs[0].name = f"{reshape.name}.parted"
             made[0].outputs[0].dtype = ir.DataType.FLOAT
             made.append(ir.node("Transpose", [made[0].outputs[0]], {"perm": moved}, name=node.name))
-        old, value = node.outputs[0], made[-1].outputs[0]
-        value.shape, value.dtype = old.shape, old.dtype
-        name, old.name = old.name, f"{old.name}.old"
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [*before, *made], [old], [value])
-        value.name = name
+        take_place(model, [node], [*before, *made], node.outputs[0], made[-1].outputs[0])
         pruned(model, [reshape, first])
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import Quantized, between, constant_of, new_constant, pruned, shape_of_codes
 
@@ -101,8 +102,5 @@ def _by_tiles(model: ir.Model, node: ir.Node, before: Quantized, after: ir.Node,
         image = step("Mul", [shape, constant("factors", 1, down, right, 1)], ir.DataType.INT64)
     tall = step("Tile", [step("Reshape", [wide, row]), constant("rows", 1, 1, down, 1)])
     value = step("Transpose", [step("Reshape", [tall, image])], perm=list(_FIRST))
-    old = after.outputs[0]
-    name, old.name = old.name, f"{old.name}.old"
-    ir.convenience.replace_nodes_and_values(model.graph, after, [after], made, [old], [value])
-    value.name = name
+    take_place(model, [after], made, after.outputs[0], value)
     pruned(model, [node, before.node])
