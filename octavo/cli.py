@@ -1,7 +1,8 @@
 """The front door that all stage scripts share: arguments, params, and errors as one plain message with an exit code.
 
 Exit codes: 0 done, 2 a mistake that the message tells how to mend, 1 a bug (with its traceback), 130 interrupted, 143 terminated
-(`docker stop`), 141 what reads the output has gone (`| head`), as shells report SIGINT, SIGTERM and SIGPIPE.
+(`docker stop`), 141 what reads the output has gone (`| head`), 139 and 134 native code crashed (`octavo.crash`), as shells report
+SIGINT, SIGTERM, SIGPIPE, SIGSEGV and SIGABRT.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from octavo.crash import watched
 from octavo.errors import OctavoError
 
 __all__ = ["PARAMS", "parser", "run"]
@@ -42,7 +44,8 @@ def run(main: Callable[[], None]) -> None:
     """
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        _reported(main)
+        with watched(Path(sys.argv[0]).stem, sys.argv[1:]):
+            _reported(main)
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes both once more as it ends, and would complain of what nobody reads.

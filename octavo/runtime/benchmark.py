@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -123,7 +124,9 @@ def peak_memory_mib(model: Path, feeds: Mapping[str, np.ndarray], *, provider: s
     command = [sys.executable, "-m", "octavo.runtime.benchmark", str(model), provider, str(threads), json.dumps(shapes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ModelRunError(f"{model} fails in a process of its own: {done.stderr.strip().splitlines()[-1:]}", "run it by hand")
+        said = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+        why = said if done.returncode > 0 else f"native code ended it ({signal.strsignal(-done.returncode)})"
+        raise ModelRunError(f"{model} fails in a process of its own: {why}", "run it by hand")
     return float(done.stdout)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
+from octavo import crash
 from octavo.errors import ModelRunError
 from octavo.runtime.host import has_vnni
 from octavo.runtime.providers import ON_GPU, PROVIDERS, require_provider
@@ -126,6 +127,7 @@ class Session:
             options.add_session_config_entry(key, value)
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
+        crash.opened(self.name)
         try:
             self._session = ort.InferenceSession(
                 model if isinstance(model, bytes) else str(model),
@@ -170,6 +172,7 @@ class Session:
             ModelRunError: the run fails (a shape that does not fit, an op that breaks).
         """
         names = list(outputs or self.outputs)
+        crash.opened(self.name)
         try:
             return dict(zip(names, self._session.run(names, self.fed(feeds)), strict=True))
         except _ERRORS as error:
@@ -204,6 +207,7 @@ class Session:
             binding.bind_output(name, device)
 
         def once() -> None:
+            crash.opened(self.name)
             try:
                 self._session.run_with_iobinding(binding)
                 binding.synchronize_outputs()
