@@ -424,7 +424,9 @@ class TestYolo:
         [
             ("0 0.5 0.5 0.1", "line 2 has 4 columns"),
             ("0 0.5 0.5 0.1 0.1 0.9", r"line 2 has 6 columns \(a detection with its score\?\)"),
-            ("0 0.1 0.1 0.2 0.1 0.2 0.2", r"line 2 has 7 columns \(a polygon\?\)"),
+            ("0 0.5 0.5 0.1 0.1 0.2 0.2 2", r"line 2 has 8 columns \(key points\?\)"),
+            ("0 0.1 0.1 0.2 nan 0.2 0.2", "line 2: the box .* is not of finite numbers"),
+            ("0 10 10 20 10 20 20", "line 2 is not in shares"),
             ("cat 0.5 0.5 0.1 0.1", "line 2 is not of numbers"),
             ("0.5 0.5 0.5 0.1 0.1", "line 2 has the class 0.5"),
             ("-1 0.5 0.5 0.1 0.1", "line 2 has the class -1"),
@@ -439,6 +441,21 @@ class TestYolo:
         write_yolo(tmp_path)
         (tmp_path / "labels/val/b.txt").write_text(f"1 0.5 0.5 0.1 0.1\n{line}\n")
         with pytest.raises(DataError, match=rf"b\.txt, {problem}"):
+            read(tmp_path, "yolo")
+
+    def test_outlines_and_rotated_boxes_are_read_as_the_boxes_that_enclose_them(self, tmp_path, capsys):
+        write_yolo(tmp_path)
+        (tmp_path / "labels/val/b.txt").write_text("1 0.5 0.5 0.1 0.1\n0 0.1 0.2 0.3 0.1 0.2 0.6\n1 .5 .2 .8 .5 .5 .8 .2 .5\n")
+        item = next(item for item in read(tmp_path, "yolo") if item.path.stem == "b")
+        shares = item.objects.xyxy / [WIDTH, HEIGHT, WIDTH, HEIGHT]
+        np.testing.assert_allclose(shares, [[0.45, 0.45, 0.55, 0.55], [0.1, 0.1, 0.3, 0.6], [0.2, 0.2, 0.8, 0.8]], atol=1e-6)
+        assert capsys.readouterr().out.count("2 of ") == 1
+
+    def test_key_points_are_no_outlines(self, tmp_path):
+        write_yolo(tmp_path)
+        lines = [f"0 {x} 0.5 0.2 0.4 {x} 0.4 {x + 0.05} 0.6 0 0" for x in (0.2, 0.5, 0.7)]
+        (tmp_path / "labels/val/b.txt").write_text("\n".join(lines))
+        with pytest.raises(DataError, match="lines of 11 columns hold key points"):
             read(tmp_path, "yolo")
 
     def test_labels_without_image_and_images_that_share_one(self, tmp_path):

@@ -1,12 +1,15 @@
 """YOLO's text files: for each image a .txt with a line `class cx cy width height` an object, in shares of the image's sides.
 
-Source: https://docs.ultralytics.com/datasets/detect. The label of `.../images/a/b.jpg` is `.../labels/a/b.txt` (the last `images`
-of the path), or lies beside the image. An image without label file, or with an empty one, has no objects: whatever is found there
-is wrong.
+Or, in sets for segmentation and rotated boxes, `class x1 y1 x2 y2 x3 y3 ...`: the box that encloses these points is the object's.
+
+Sources: https://docs.ultralytics.com/datasets/detect, /segment and /obb. The label of `.../images/a/b.jpg` is `.../labels/a/b.txt`
+(the last `images` of the path), or lies beside the image. An image without label file, or with an empty one, has no objects:
+whatever is found there is wrong.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +25,12 @@ from octavo.progress import say
 
 __all__ = ["label_of", "read"]
 
+# What a line may be.
+_LINE = "a line is `class cx cy width height`, or `class x1 y1 x2 y2 x3 y3 ...` of an outline"
+# An outline has three points at least, behind the class.
+_OUTLINE = 7
+# How far key points may lie beyond their box, in shares; and how many lines say that such they are.
+_BESIDE, _LINES = 0.01, 3
 # Beyond it numbers are pixels and no shares; below, a box may stick out of its image.
 _MOST = 2
 
@@ -60,6 +69,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
             f"0 for {classes.names[0]!r}"
         )
     found = [_photo(path, label, names) for path, label in labels.items()]
+    _tell_outlines([label for label in labels.values() if label.is_file()], where)
     counts = Counter(box.category for photo in found for box in photo.annotations)
     categories = [Category(number, name) for number, name in names.items()] or [Category(number) for number in sorted(counts)]
     indices = class_indices(categories, counts, images, where, classes, unnamed="number", closed=bool(names))
@@ -143,20 +153,59 @@ def _photo(path: Path, label: Path, names: dict[int, str]) -> Photo:
 
 
 def _annotation(columns: list[str], here: str, names: dict[int, str]) -> Annotation:
-    if len(columns) != 5:
-        polygon = " (a polygon?)" if len(columns) > 6 else " (a detection with its score?)" if len(columns) == 6 else ""
-        raise DataError(f"{here} has {len(columns)} columns{polygon}", "a line is `class cx cy width height`, for boxes alone")
+    outline = _is_outline(columns)
+    if len(columns) != 5 and not outline:
+        other = " (key points?)" if len(columns) > 6 else " (a detection with its score?)" if len(columns) == 6 else ""
+        raise DataError(f"{here} has {len(columns)} columns{other}", _LINE)
     try:
-        number, cx, cy, width, height = map(float, columns)
+        number, *shares = map(float, columns)
     except ValueError:
-        raise DataError(f"{here} is not of numbers: {' '.join(columns)!r}", "a line is `class cx cy width height`") from None
+        raise DataError(f"{here} is not of numbers: {' '.join(columns)!r}", _LINE) from None
     if not (number >= 0 and number.is_integer()):
         raise DataError(f"{here} has the class {columns[0]}", "classes are 0, 1, 2 ...")
     if names and int(number) not in names:
         raise DataError(f"{here} has the class {int(number)}, names are given for {len(names)}", "correct the line or the names")
-    if max(cx, cy, width, height) > _MOST:
+    if max(shares) > _MOST:
         raise DataError(
             f"{here} is not in shares of the image's sides: {' '.join(columns[1:])}",
             "divide x and width by the image's width, y and height by its height",
         )
-    return Annotation(int(number), (cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2), here)
+    if outline:
+        x, y = shares[::2], shares[1::2]
+        # `min` and `max` pass over what is no number.
+        corners = (min(x), min(y), max(x), max(y)) if all(map(math.isfinite, shares)) else (math.nan,) * 4
+    else:
+        cx, cy, width, height = shares
+        corners = (cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2)
+    return Annotation(int(number), corners, here)
+
+
+def _is_outline(columns: list[str]) -> bool:
+    return len(columns) >= _OUTLINE and len(columns) % 2 == 1
+
+
+def _tell_outlines(labels: list[Path], where: str) -> None:
+    """Say that outlines are read as boxes; key points without a visibility have as many columns as outlines have.
+
+    Raises:
+        DataError: in every line all points lie in the box that its first four numbers are.
+    """
+    lines = [columns for label in labels for line in text_lines(label) if (columns := line.split())]
+    outlines = [list(map(float, columns[1:])) for columns in lines if _is_outline(columns)]
+    if len(outlines) >= _LINES and len({len(line) for line in outlines}) == 1 and all(map(_are_key_points, outlines)):
+        raise DataError(
+            f"{where}: lines of {len(outlines[0]) + 1} columns hold key points behind a box, and no outline",
+            "leave the class and the box in each line: `class cx cy width height`",
+        )
+    if outlines:
+        say(
+            f"note: {where}: {len(outlines)} of {len(lines)} objects are given by an outline or a rotated box: the upright box "
+            "that encloses it counts"
+        )
+
+
+def _are_key_points(numbers: list[float]) -> bool:
+    """Whether behind the first four, a box, there are points within it, or at 0, 0, which stands for a point that is not known."""
+    cx, cy, width, height = numbers[:4]
+    points = zip(numbers[4::2], numbers[5::2], strict=True)
+    return all(x == y == 0 or (abs(x - cx) <= width / 2 + _BESIDE and abs(y - cy) <= height / 2 + _BESIDE) for x, y in points)
