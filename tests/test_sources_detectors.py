@@ -208,6 +208,37 @@ def test_rows_that_are_lost_are_noise(count):
     assert found["cosine_mean"] < 0.95
 
 
+def test_rows_are_found_beside_outputs_that_have_others():
+    """TensorFlow's detectors have chosen boxes beside all of them, YOLO's end-to-end ones maps of masks."""
+    generator = np.random.default_rng(0)
+    whole = {
+        "detection_boxes": generator.random((1, 9, 4), np.float32),
+        "detection_multiclass_scores": generator.random((1, 9, 3), np.float32),
+        "detection_scores": generator.random((1, 9), np.float32),
+        "num_detections": np.float32([9]),
+        "raw_detection_boxes": generator.random((1, 30, 4), np.float32),
+        "raw_detection_scores": generator.random((1, 30, 3), np.float32),
+    }
+    rows = {"rows": generator.random((1, 9, 38), np.float32), "maps": generator.random((1, 32, 8, 8), np.float32)}
+    traced = {
+        "boxes": generator.random((9, 4), np.float32),
+        "scores": generator.random(9, np.float32),
+        "size": np.array([80, 100], np.int64),
+    }
+    order = generator.permutation(9)
+    for one, axis, names in (
+        (whole, 1, ["detection_boxes", "detection_multiclass_scores", "detection_scores"]),
+        (rows, 1, ["rows"]),
+        (traced, 0, ["boxes", "scores"]),
+    ):
+        other = {name: np.take(value, order, axis) if name in names else value for name, value in one.items()}
+        first, second = matched_rows(one, other)
+        for name, value in first.items():
+            np.testing.assert_array_equal(value, second[name])
+            assert value.shape == one[name].shape
+            assert name in names or value is one[name]
+
+
 def test_outputs_without_common_rows_stay_as_they_are():
     one = {"boxes": np.zeros((5, 4)), "map": np.zeros((1, 3, 8, 8))}
     assert rows_of(one) is None

@@ -6,13 +6,16 @@ values of a box would count as noise where nothing but its place changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 __all__ = ["matched_rows", "rows_of"]
 
 Outputs = Mapping[str, np.ndarray]
+
+# More rows than a graph chooses beside outputs that have others: those of a grid keep their places.
+_MOST = 1000
 
 
 def rows_of(outputs: Outputs) -> int | None:
@@ -36,8 +39,9 @@ def matched_rows(expected: Outputs, got: Outputs, *, lost: bool = False) -> tupl
     and each output alike.
 
     Args:
-        expected: output to array, [1, rows, ...] or [rows, ...], any number type; a number alone, which says how many rows there
-            are (an integer, or a float beside [1, rows, columns], as TensorFlow has it), may stand beside them, left as it is.
+        expected: output to array, [1, rows, ...] or [rows, ...], any number type; others may stand beside them, left as they are: a
+            number alone, which says how many rows there are (an integer, or a float beside [1, rows, columns], as TensorFlow has
+            it); maps, and outputs with other numbers of rows than most have.
         got: the same of the other model; the number of rows may differ.
         lost: rows of `expected` that have no counterpart stay, and are held against zeros: all that they say is missing.
 
@@ -50,10 +54,12 @@ def matched_rows(expected: Outputs, got: Outputs, *, lost: bool = False) -> tupl
     floats = any(value.ndim > 2 for value in expected.values())
     counts = {name for name, value in expected.items() if _counts(value, floats=floats) and _counts(got[name], floats=floats)}
     if counts and len(counts) < len(expected):
-        others = ({name: each[name] for name in each if name not in counts} for each in (expected, got))
-        pair = matched_rows(*others, lost=lost)
-        return tuple({name: rows.get(name, each[name]) for name in each} for rows, each in zip(pair, (expected, got), strict=True))
+        return _of_some(expected, got, [name for name in expected if name not in counts], lost=lost)
     axis = rows_of(expected)
+    # One row along the first axis may be the batch of outputs that have no rows in common.
+    alone = axis is None or (axis == 0 and all(value.shape[0] == 1 for value in expected.values()))
+    if alone and (most := _of_most_rows(expected)):
+        return _of_some(expected, got, most, lost=lost)
     if axis is None or rows_of(got) != axis:
         return dict(expected), dict(got)
     distance = 0.0
@@ -75,6 +81,32 @@ def matched_rows(expected: Outputs, got: Outputs, *, lost: bool = False) -> tupl
         {name: np.take(value, np.concatenate([first, without]), axis) for name, value in expected.items()},
         {name: _with_zeros(np.take(value, second, axis), len(without), axis) for name, value in got.items()},
     )
+
+
+def _of_some(
+    expected: Outputs, got: Outputs, names: Sequence[str], *, lost: bool
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """`matched_rows` of some outputs, with the others as they are."""
+    pair = matched_rows(*({name: each[name] for name in names} for each in (expected, got)), lost=lost)
+    return tuple({name: rows.get(name, each[name]) for name in each} for rows, each in zip(pair, (expected, got), strict=True))
+
+
+def _of_most_rows(outputs: Outputs) -> list[str]:
+    """Of outputs that have no rows in common, the most that have; fewer than all, of equally many those with the fewest rows.
+
+    TensorFlow's detectors put out all boxes and their scores beside those that they have chosen, YOLO's maps of masks.
+    """
+    groups: dict[tuple[int, int], list[str]] = {}
+    for name, value in outputs.items():
+        for axis in (1, 0):
+            if axis < value.ndim <= axis + 2 and value.shape[axis] <= _MOST:
+                groups.setdefault((axis, value.shape[axis]), []).append(name)
+    found = [
+        (-len(names), rows, names)
+        for (axis, rows), names in groups.items()
+        if len(names) < len(outputs) and rows_of({name: outputs[name] for name in names}) == axis and (axis == 1 or len(names) > 1)
+    ]
+    return min(found, default=(0, 0, []))[2]
 
 
 def _with_zeros(value: np.ndarray, rows: int, axis: int) -> np.ndarray:
