@@ -428,6 +428,19 @@ class TestFamilies:
         nothing = {"a": np.zeros(0, np.float32), "b": np.zeros(0, np.int64), "c": np.zeros((0, 4), np.float32)}
         assert len(decoded("torchvision", nothing)) == 0
 
+    def test_detectron2_s_image_size_is_no_labels(self):
+        outputs = {
+            "boxes": np.array([[1, 2, 3, 4], [0, 0, 9, 9]], np.float32),
+            "classes": np.array([17, 3]),
+            "scores": np.array([0.9, 0.8], np.float32),
+            "size": np.array([480, 640]),
+        }
+        family = family_of(outputs, (480, 640))
+        assert family.name == "torchvision"
+        assert family.boxes(outputs, (480, 640), 0.5).classes.tolist() == [17, 3]
+        three = {name: value if name == "size" else np.concatenate([value, value[:1]]) for name, value in outputs.items()}
+        assert family.boxes(three, (480, 640), 0.5).classes.tolist() == [17, 3, 17]
+
     def test_efficientnms_says_how_many_boxes_count(self):
         outputs = {
             "num_dets": np.array([[1]], np.int32),

@@ -83,7 +83,8 @@ class DetectionScore:
         if family.background and self.task.classes is None and item.objects is not None:
             raise DataError(
                 f"outputs read as {family.name} number the background 0, and nothing says which label is which class",
-                "set `task.classes`: coco91 for weights trained on COCO, else the names, `__background__` first",
+                "set `task.classes`: coco91 for weights trained on COCO (coco80 for Detectron2, whose labels begin with 0), "
+                "else the names, `__background__` first",
             )
         self.found.append(detect(outputs, family, frame, self.task))
         self.truth.append(item.objects)

@@ -1,4 +1,7 @@
-"""Detectors of torchvision (Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS): boxes, labels and scores, suppressed by the graph."""
+"""Detectors of torchvision (Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS): boxes, labels and scores, suppressed by the graph.
+
+Detectron2's traced ones have the same, and the image's size beside them; their classes begin with 0.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,31 @@ from octavo.tasks.outputs import Outputs
 __all__ = ["FAMILY"]
 
 
-def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _parts(outputs: Outputs, size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """(boxes, labels, scores), told apart by rank and type; None where they are others."""
     boxes = [value for value in outputs.values() if value.ndim == 2 and value.shape[1] == 4]
     labels = [value for value in outputs.values() if value.ndim == 1 and np.issubdtype(value.dtype, np.integer)]
     scores = [value for value in outputs.values() if value.ndim == 1 and np.issubdtype(value.dtype, np.floating)]
+    if len(labels) == 2:
+        labels = [value for value in labels if value.tolist() != list(size)]
     if len(boxes) != 1 or len(labels) != 1 or len(scores) != 1 or not len(boxes[0]) == len(labels[0]) == len(scores[0]):
         return None
     return boxes[0], labels[0], scores[0]
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
-    return _parts(outputs) is not None
+def _fits(outputs: Outputs, size: Size) -> bool:
+    return _parts(outputs, size) is not None
 
 
-def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001
-    boxes, labels, scores = _parts(outputs)
+def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
+    boxes, labels, scores = _parts(outputs, size)
     return Boxes.of(boxes, scores, labels).taken(np.nan_to_num(scores, nan=0.0) > least)
 
 
 FAMILY = Family(
     name="torchvision",
-    networks="Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS of torchvision",
-    layout="k x 4 boxes (corners, pixels of the input), k labels (integers, 0 is the background), k scores",
+    networks="Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS of torchvision, and Detectron2's",
+    layout="k x 4 boxes (corners, pixels of the input), k labels (integers, 0 is the background, but of Detectron2), k scores",
     fits=_fits,
     decode=_decode,
     overlaps=False,
