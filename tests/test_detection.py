@@ -404,6 +404,23 @@ class TestFamilies:
         for queries in ((sized, scores), (boxes, scores[:, ::-1]), (gathered, scores)):
             assert not FAMILIES["ssd"].fits({"a": queries[0][None], "b": queries[1][None]}, size)
 
+    @pytest.mark.parametrize("size", [(240, 320), (320, 240), (96, 160), (300, 300)])
+    @pytest.mark.parametrize("offset", [0.1, 0.5])
+    def test_ssd_with_y_before_x_is_told_by_the_order_of_its_cells(self, size, offset):
+        places, step = centres(size, (8, 16, 32), 0.5)
+        generator = np.random.default_rng(0)
+        centre, side = (np.repeat(values, 3, axis=0) for values in (places * step, step))
+        centre = (centre + generator.uniform(-offset, offset, centre.shape) * side) / size[::-1]
+        half = side / size[::-1]
+        logits = generator.normal(size=(len(centre), 4)) + 6 * (np.arange(4) == 0)
+        scores = np.float32(np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))
+        boxes = np.float32(np.concatenate([centre - half, centre + half], axis=1))
+        for order, name in (([0, 1, 2, 3], "ssd"), ([1, 0, 3, 2], "ssd-yx")):
+            outputs = {"boxes": boxes[None, :, order], "scores": scores[None]}
+            family = family_of(outputs, size)
+            assert family.name == name
+            np.testing.assert_allclose(family.rows(outputs, size)[0], boxes * np.tile(size[::-1], 2), rtol=1e-5)
+
     def test_what_ssd_leaves_undecoded_is_no_ssd(self):
         generator = np.random.default_rng(0)
         offsets, logits = generator.normal(size=(1, 4420, 4)), generator.normal(size=(1, 4420, 3))

@@ -57,9 +57,10 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         for name in ("tensorflow", "tflite")
     },
     "ssd": ({"rule": "stretch"}, {"scale": 1, "mean": [127], "std": [128]}, "rgb", "SSD's kin take (x - 127) / 128, stretched"),
+    "ssd-yx": ({"rule": "stretch"}, NORMALISATIONS["-1..1"], "rgb", "TensorFlow's detectors stretch, and mostly take -1..1"),
 }
 # PaddleDetection's exports and TensorFlow's say nothing of which of their networks they are.
-_FIRM = frozenset(_FAMILIES) - {"paddle", "tensorflow", "tflite"}
+_FIRM = frozenset(_FAMILIES) - {"paddle", "tensorflow", "tflite", "ssd-yx"}
 # Shorter side over crop, as most classifiers are evaluated: 256 for 224, 342 for 299.
 _CROP = 0.875
 

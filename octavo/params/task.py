@@ -50,6 +50,7 @@ DECODERS = (
     "yolov8-rows",
     "yolov8-rows-shares",
     "ssd",
+    "ssd-yx",
     "yolonas",
     "yolonas-shares",
     "yolov10",

@@ -55,7 +55,7 @@ FAMILIES = {
         *yolox.DECODED,
         *yolov8.ROWS,
         # Its scores sum to 1, which may be those of a grid in shares, too.
-        ssd.FAMILY,
+        *ssd.FAMILIES,
         *yolonas.FAMILIES,
         yolov10.FAMILY,
         rtdetr.CHOSEN,

@@ -1,6 +1,11 @@
-"""SSD and its kin whose graph decodes boxes and scores, and leaves suppression to the caller; class 0 is the background."""
+"""SSD and its kin whose graph decodes boxes and scores, and leaves suppression to the caller; class 0 is the background.
+
+TensorFlow's and Keras' have y before x. Cells come line by line, so that x runs to and fro where y goes down once.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,7 +13,7 @@ from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_
 from octavo.tasks.detection.shares import are_even
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 # Up to so many rows may be queries, which are told from a grid's boxes by where they lie.
 _QUERIES = 1000
@@ -16,6 +21,9 @@ _QUERIES = 1000
 _ROUNDED, _NEAR, _MOST = 0.1, (-0.5, 1.5), 0.9
 # The share of rows that are background, at least: of queries' softmax it is the last class.
 _BACKGROUND = 0.5
+# How much farther x runs than y, at least, for a grid to be told by it, and of how many boxes the mean centre is taken: each lies
+# somewhere about its cell.
+_FARTHER, _TOGETHER = 1.5, 8
 
 
 def _from_one(values: np.ndarray) -> np.ndarray:
@@ -27,7 +35,24 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
     return boxes_and_scores(outputs, lambda values: -_from_one(values).mean())
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
+def _fits(outputs: Outputs, size: Size) -> bool:
+    return _is_decoded(outputs) and not _is_turned(_parts(outputs)[0], size)
+
+
+def _fits_turned(outputs: Outputs, size: Size) -> bool:
+    return _is_decoded(outputs) and _is_turned(_parts(outputs)[0], size)
+
+
+def _is_turned(boxes: np.ndarray, size: Size) -> bool:
+    """Whether y stands before x, by how far centres move from row to row, in pixels whichever of the two is which."""
+    centres = (boxes[:, :2] + boxes[:, 2:])[: len(boxes) // _TOGETHER * _TOGETHER] / 2
+    means = centres.reshape(-1, _TOGETHER, 2).mean(axis=1, dtype=np.float64)
+    first, second = np.abs(np.diff(means, axis=0)).sum(axis=0)
+    # What moves both alike (boxes point to objects) does so in pixels.
+    return bool(min(second * size[1] / (first * size[0]), second * size[0] / (first * size[1])) > _FARTHER) if first else False
+
+
+def _is_decoded(outputs: Outputs) -> bool:
     parts = _parts(outputs)
     if parts is None or not are_scores(parts[1]) or (_from_one(parts[1]) > _ROUNDED).any():
         return False
@@ -50,11 +75,27 @@ def _rows(outputs: Outputs, size: Size) -> Rows:
     return boxes.astype(np.float64) * np.tile(size[::-1], 2), scores[:, 1:]
 
 
-FAMILY = Family(
+def _rows_turned(outputs: Outputs, size: Size) -> Rows:
+    boxes, scores = _parts(outputs)
+    return boxes[:, [1, 0, 3, 2]].astype(np.float64) * np.tile(size[::-1], 2), scores[:, 1:]
+
+
+_UPRIGHT = Family(
     name="ssd",
     networks="SSD, and face detectors of its kind",
     layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores that sum to 1, the first that of the background",
     fits=_fits,
     rows=_rows,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
+)
+FAMILIES = (
+    _UPRIGHT,
+    replace(
+        _UPRIGHT,
+        name="ssd-yx",
+        networks="SSD of TensorFlow and Keras",
+        layout="as ssd, with y before x",
+        fits=_fits_turned,
+        rows=_rows_turned,
+    ),
 )
