@@ -381,6 +381,20 @@ class TestPlacement:
         found = self.decided(nodes, ["y"], tensors=SAME | pads, **given)
         assert found == {"a": "", "m": "" if int8 else "what it pads with is not known to be 0 or of the tensor", "y": ""}
 
+    @pytest.mark.parametrize(
+        ("node", "reason"),
+        [
+            (oh.make_node("Relu", ["p"], ["m"], "m"), ""),
+            (oh.make_node("Clip", ["p", "none", "one"], ["m"], "m"), ""),
+            (oh.make_node("Clip", ["p", "given"], ["m"], "m"), "its bounds are computed"),
+        ],
+    )
+    def test_a_cut_behind_no_layer_is_int8_where_its_bounds_are_known(self, node, reason):
+        nodes = [conv("x", "a"), oh.make_node("MaxPool", ["a"], ["p"], "p", kernel_shape=[2, 2]), node, conv("m", "y")]
+        tensors = SAME | {"none": np.float32(0), "one": np.float32(1)}
+        given = {"inputs": {"x": [1, 3, 16, 16], "given": []}} if "given" in node.input else {}
+        assert self.decided(nodes, ["y"], tensors=tensors, **given) == {"a": "", "p": "", "m": reason, "y": ""}
+
     def test_max_pool_with_indices_is_float(self):
         pool = oh.make_node("MaxPool", ["a"], ["m", "indices"], "m", kernel_shape=[2, 2])
         places = oh.make_node("Cast", ["indices"], ["places"], "places", to=1)

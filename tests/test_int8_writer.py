@@ -203,6 +203,51 @@ def test_a_pad_works_on_codes(inputs, settings, target, tmp_path):
             assert not got["p"][border].any(), "zeros are exact"
 
 
+@pytest.mark.parametrize("target", ["cpu", "arm"])
+@pytest.mark.parametrize(
+    ("cut", "kernels"),
+    [
+        (oh.make_node("Relu", ["a"], ["r"], "r"), {"Max": 1}),
+        (oh.make_node("Clip", ["a", "", "half"], ["r"], "r"), {"Min": 1}),
+        (oh.make_node("Clip", ["a", "zero", "half"], ["r"], "r"), {"Max": 1, "Min": 1}),
+    ],
+    ids=["Relu", "at most", "between"],
+)
+def test_a_relu_or_clip_that_no_layer_takes_in_cuts_codes(cut, kernels, target, tmp_path):
+    """What it reads another node reads, too: residual units that begin with it (RefineNet, DPT)."""
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        cut,
+        conv("r", "b"),
+        oh.make_node("Add", ["b", "a"], ["s"], "s"),
+        oh.make_node("Add", ["s", "r"], ["t"], "t"),
+        conv("t", "u"),
+        oh.make_node("GlobalAveragePool", ["u"], ["y"], "y"),
+    ]
+    made = written(nodes, ["y", "r"], target=target)
+    assert all(kept > 25 for kept in made.sqnr().values())
+    assert made.scales["r"] == made.scales["a"], "nothing is rounded again"
+    found = counts(made, tmp_path, **({"entries": AS_ON_ARM} if target == "arm" else {}))
+    assert {op: found.get(op, 0) for op in kernels} == kernels
+    assert (found["QLinearConv"], found["QLinearAdd"], found.get("Relu", 0), found.get("Clip", 0)) == (3, 2, 0, 0)
+    # Of the image; of the tensor that is an output of the graph, and behind the tail.
+    assert (found["QuantizeLinear"], found["DequantizeLinear"]) == (1, 2)
+
+
+def test_a_relu_of_codes_that_reach_no_lower_is_nothing(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("MaxPool", ["r"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+        oh.make_node("Relu", ["m"], ["again"], "again"),
+        conv("again", "y"),
+    ]
+    made = written(nodes, ["y", "again"])
+    assert all(kept > 25 for kept in made.sqnr().values())
+    found = counts(made, tmp_path)
+    assert not {"Max", "Min", "Relu", "Identity"} & set(found), found
+
+
 def test_what_was_made_larger_in_float_joins_integers(tmp_path):
     nodes = [
         conv("x", "a", "stem", "stem.b"),

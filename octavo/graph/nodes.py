@@ -6,7 +6,20 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-__all__ = ["ends_ahead", "is_pointwise", "only_reader", "silu_of"]
+__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "only_reader", "silu_of"]
+
+# Operators whose kernels, in float or in integers, take in a Relu or Clip behind them. ConvTranspose has no integer kernel: as one
+# with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
+TAKES_CUT = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+def cut_behind(node: ir.Node) -> ir.Node | None:
+    """The Relu, or Clip with constant bounds, that is all that reads what a node puts out."""
+    reader = only_reader(node.outputs[0])
+    if reader is None or reader.op_type not in ("Clip", "Relu") or reader.graph is not node.graph:
+        return None
+    bounds = (ir.convenience.get_const_tensor(bound) for bound in reader.inputs[1:] if bound is not None)
+    return reader if reader.inputs[0] is node.outputs[0] and all(bound is not None for bound in bounds) else None
 
 
 def ends_ahead(node: ir.Node, is_end: Callable[[ir.Node], bool]) -> list[ir.Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.passes.count_values import CountValuesPass
+from octavo.graph.passes.cut_before_concat import CutBeforeConcatPass
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.fold_scale import FoldScalePass
@@ -22,6 +23,7 @@ from octavo.graph.passes.prelu import PReluPass
 from octavo.graph.passes.resize_all_axes import ResizeAllAxesPass
 from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
 from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
+from octavo.graph.passes.zeros_to_pad import ZerosToPadPass
 
 __all__ = ["prepared"]
 
@@ -44,6 +46,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     LayerNormPass()(ready)
     MeanToPoolPass()(ready)
     CountValuesPass()(ready)
+    ZerosToPadPass()(ready)
     PadAllAxesPass()(ready)
     ResizeAllAxesPass()(ready)
     # Before the sum in it goes into a Conv.
@@ -53,6 +56,8 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     FrozenNormPass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
     FoldScalePass()(ready)
+    # Behind what made layers of norms.
+    CutBeforeConcatPass()(ready)
     # What was folded is a product.
     ZeroTinyWeightsPass()(ready)
     HardSigmoidToClipPass()(ready)

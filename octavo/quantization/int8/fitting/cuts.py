@@ -25,7 +25,7 @@ from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.switches import TENSOR, FloatGraph
 from octavo.quantization.int8.numbers.qparams import QParams
-from octavo.quantization.int8.structure.units import CARRIERS
+from octavo.quantization.int8.structure.units import ONE_SCALE
 from octavo.runtime.host import cores
 from octavo.runtime.session import Session
 
@@ -163,11 +163,11 @@ class _Stretch:
 
 
 def _sharing(plan: Plan) -> list[list[str]]:
-    """Tensors in groups that must keep one scale: a carrier's or a PRelu's ends, and what a Concat only copies."""
+    """Tensors in groups that must keep one scale: the ends of a carrier, a PRelu or a lone Relu, and what a Concat only copies."""
     scales = {name: chosen for name, chosen in plan.scales.items() if not chosen.by_channel}
     group = {name: [name] for name in scales}
     for unit in plan.int8:
-        if unit.kind not in CARRIERS | {"prelu", "Concat"}:
+        if unit.kind not in ONE_SCALE | {"Concat"}:
             continue
         (first, *_), values = unit.outputs, [*unit.inputs, *unit.outputs]
         for name in (value.name for value in values if value.name in scales and first.name in scales):

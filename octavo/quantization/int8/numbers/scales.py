@@ -1,6 +1,7 @@
 """A scale for every tensor that INT8 units read or write: which tensors share one, and what its range must serve.
 
-- What a carrier (MaxPool, Reshape, nearest Resize, ...) reads and writes shares one scale, and so do PRelu's input and output.
+- What a carrier (MaxPool, Reshape, nearest Resize, ...) reads and writes shares one scale, and so do the input and output of PRelu
+  and of a Relu or Clip that no layer takes in.
 - Concat: an input that nobody else reads shares the output's scale, so that the kernel copies instead of requantizing. One that
   others read too shares it only where that costs it at most `SHARED_WIDTH` in resolution.
 - Of tensors that share a scale, one that `int8.ranges` speaks of gives all of them its range.
@@ -22,7 +23,7 @@ from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.targets import target_of
-from octavo.quantization.int8.structure.units import CARRIERS, SHARES, Unit, is_depthwise, is_weighted, readers
+from octavo.quantization.int8.structure.units import CARRIERS, ONE_SCALE, SHARES, Unit, is_depthwise, is_weighted, readers
 
 __all__ = ["quantized_tensors", "ranges_of", "scales_of"]
 
@@ -258,7 +259,7 @@ def _groups(int8: list[Unit], ranges: Mapping[ir.Value, tuple[float, float] | No
 
     members = {node for unit in int8 for node in unit.nodes}
     for unit in int8:
-        if unit.kind in CARRIERS or unit.kind == "prelu":
+        if unit.kind in ONE_SCALE:
             for value in unit.outputs:
                 parent[root(value)] = root(unit.inputs[0])
     for unit in int8:

@@ -16,7 +16,7 @@ def carried(model: ir.Model, prepared: ir.Model, kept: Mapping[str, str]) -> dic
 
     A node that is there no more lives on in the one that makes its tensor now, a Conv that a BatchNormalization was folded into, or
     in the one that makes the first tensor behind it that is still there: what several nodes became (a Gelu), or a Linear with its
-    bias. That one is float then.
+    bias. That one is float then, and so are those that preparation made of it for the parts of a Concat.
 
     Args:
         model: as it came in; each node has a name.
@@ -32,6 +32,8 @@ def carried(model: ir.Model, prepared: ir.Model, kept: Mapping[str, str]) -> dic
     for node in model.graph:
         if node.name not in kept or node.name in there:
             continue
+        # Before a Concat, a node for each part.
+        found |= {name: kept[node.name] for name in there if (name or "").startswith(f"{node.name}.part") and name not in found}
         for end in ends_ahead(node, lambda one: any(value.name in makers for value in one.outputs)):
             # What became two nodes (a mean: a pool and what drops its axes) has its name on the first of them.
             heirs = [makers[value.name].name for value in end.outputs if value.name in makers]

@@ -21,7 +21,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.heads import is_last_weighted
 from octavo.quantization.int8.structure.refusals import cuts_out, interpolates, no_kernel, out_of_reach, unfit
 from octavo.quantization.int8.structure.rows import row_activations
-from octavo.quantization.int8.structure.units import CARRIERS, COMBINERS, COMPOSED, Unit
+from octavo.quantization.int8.structure.units import CARRIERS, COMBINERS, COMPOSED, CUTS, Unit
 
 __all__ = ["decisions_of", "place"]
 
@@ -32,6 +32,8 @@ WHY = {
     "hard_swish": "HardSwish as integer Add and Mul",
     "hard_sigmoid": "HardSigmoid as integer Add",
     "affine": "factor and shift as integer Add",
+    "Clip": "Clip as Max and Min of codes",
+    "Relu": "Relu as Max of codes",
 }
 
 # What has no fast integer kernel and makes a map larger, which another that is INT8 joins.
@@ -84,7 +86,7 @@ def _refusal(
     reason = out_of_reach(unit, leads, named)
     if reason:
         return reason
-    if unit.kind not in CARRIERS | COMBINERS | COMPOSED | {"linear"}:
+    if unit.kind not in CARRIERS | COMBINERS | COMPOSED | CUTS | {"linear"}:
         return no_kernel(unit.main)
     if unit.kind == "linear":
         return ""

@@ -53,6 +53,8 @@ def unfit(unit: Unit) -> str:
         return ""
     if not unit.inputs or data[0] is not unit.inputs[0]:
         return "its input is not a float32 activation"
+    if unit.kind == "Clip" and not all(bound is None or constant(bound) for bound in node.inputs[1:]):
+        return "its bounds are computed"
     if unit.kind == "MaxPool" and len(node.outputs) > 1:
         return "MaxPool with indices has no integer kernel"
     if unit.kind == "Pad" and len(node.inputs) > 3 and node.inputs[3] is not None:

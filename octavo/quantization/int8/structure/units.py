@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.nodes import only_reader, silu_of
+from octavo.graph.nodes import TAKES_CUT, cut_behind, only_reader, silu_of
 from octavo.graph.operators import MOVES, REARRANGES
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.graph.passes.qdq import number_of
@@ -18,6 +18,8 @@ __all__ = [
     "CARRIERS",
     "COMBINERS",
     "COMPOSED",
+    "CUTS",
+    "ONE_SCALE",
     "SHARES",
     "Unit",
     "affine_of",
@@ -35,15 +37,16 @@ CARRIERS = (REARRANGES - {"Identity"}) | {"MaxPool", "Pad", "Resize", "Slice", "
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
 # Units whose integer form is made of other kernels.
 COMPOSED = frozenset({"affine", "hard_sigmoid", "hard_swish", "prelu", "silu"})
+# What cuts values and follows nothing that takes it in: on codes it is their Max and Min.
+CUTS = frozenset({"Clip", "Relu"})
+# Units whose outputs have the scale of their input.
+ONE_SCALE = CARRIERS | CUTS | {"prelu"}
 # Units whose inner tensor, or else output, lies between 0 and 1 whatever comes.
 SHARES = frozenset({"Sigmoid", "hard_sigmoid", "silu"})
 # Units that bend each value by itself.
-ACTIVATIONS = COMPOSED | {"Clip", "Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mish", "Relu", "Sigmoid"}
-_FOLDED = ("Relu", "Clip")
+ACTIVATIONS = COMPOSED | CUTS | {"Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mish", "Sigmoid"}
 # Numbers that say where a box lies.
 _COORDINATES = 4
-# ConvTranspose has no integer kernel: as one unit with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
-_FOLDS_BEHIND = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +112,7 @@ def units_of(model: ir.Model) -> list[Unit]:
         product = silu_of(node)
         if product is not None:
             nodes, kind, inner = [node, product], "silu", (node.outputs[0],)
-        folded = _folded(nodes[-1])
+        folded = cut_behind(nodes[-1]) if nodes[-1].op_type in TAKES_CUT else None
         if folded is not None:
             nodes.append(folded)
         taken.update(nodes)
@@ -203,14 +206,6 @@ def is_depthwise(node: ir.Node) -> bool:
 def readers(value: ir.Value) -> Iterator[ir.Node]:
     """The nodes that read a value."""
     return (use.node for use in value.uses())
-
-
-def _folded(node: ir.Node) -> ir.Node | None:
-    """The Relu, or Clip with constant bounds, that is all that reads `node`."""
-    reader = only_reader(node.outputs[0]) if node.op_type in _FOLDS_BEHIND else None
-    if reader is None or reader.op_type not in _FOLDED or reader.graph is not node.graph or reader.inputs[0] is not node.outputs[0]:
-        return None
-    return reader if all(bound is None or constant(bound) for bound in reader.inputs[1:]) else None
 
 
 def _one_slope_a_channel(node: ir.Node) -> bool:

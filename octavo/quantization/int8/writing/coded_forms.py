@@ -5,6 +5,7 @@
   take 4 % of the time of the 1x1 Conv before them (96 channels, 56x56).
 - PRelu (`prelu`): with every slope <= 1 it is Max(x, slope x), a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
+- A Relu or Clip that no layer takes in (`cut`) is Max and Min of codes.
 - Pad (`padded`) works on the codes, with the zero point for 0: ONNX Runtime pads in float what stands between DQ and Q.
 - A 1x1 Conv that writes float (`pixels`): a Gemm over pixels, because integer convolutions write codes. Heads of maps are written
   so (`structure.heads.pixel_heads`), and layers whose activation is float (`structure.rows`), which computes on the rows.
@@ -23,7 +24,7 @@ from octavo.quantization.int8.writing.coded_graph import CodedGraph
 from octavo.quantization.int8.writing.kept_float import add_float
 from octavo.quantization.int8.writing.saturation import bounds_of, folded
 
-__all__ = ["padded", "pixels", "prelu", "sloped"]
+__all__ = ["cut", "padded", "pixels", "prelu", "sloped"]
 
 
 def sloped(graph: CodedGraph, unit: Unit) -> None:
@@ -61,6 +62,19 @@ def sloped(graph: CodedGraph, unit: Unit) -> None:
     gate = graph.add("DequantizeLinear", [code, *pair], graph.fresh(f"{target}.gate"), f"{last}.gate.DQ")
     graph.add("Mul", [graph.operand(source, unit), gate], graph.raw(target), last, instead=True)
     graph.quantize(target, graph.raw(target))
+
+
+def cut(graph: CodedGraph, unit: Unit) -> None:
+    """Relu or Clip of codes; where these reach no further, they are the same."""
+    source, target, name = unit.inputs[0].name, unit.outputs[0].name, unit.main.name
+    code, limits = graph.code(source), graph.limits(target, bounds_of(unit.main)) or [("Identity", None)]
+    for place, (op, bound) in enumerate(limits, 1):
+        reads = [code] if bound is None else [code, graph.constant(f"{target}.{op}", bound)]
+        last = place == len(limits)
+        made = graph.code(target) if last else graph.fresh(f"{target}.half_bounded")
+        code = graph.add(op, reads, made, name if last else f"{name}.{op}")
+    if target in graph.outputs:
+        graph.dequantize(target, target, f"{target}.DQ")
 
 
 def padded(graph: CodedGraph, unit: Unit) -> None:

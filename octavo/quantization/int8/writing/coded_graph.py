@@ -63,7 +63,7 @@ class CodedGraph(QdqGraph):
             ]
             limits = []
         else:
-            limits = [(op, code) for op, code in self._limits(name, bounds) if code is not None]
+            limits = self.limits(name, bounds)
         stages = [self.fresh(f"{name}.{stage}") for stage in ["unbounded", "half_bounded"][: len(limits)]] + [self.code(name)]
         self.add("QuantizeLinear", [raw, *pair], stages[0], f"{name}.Q")
         for (op, code), source, target in zip(limits, stages, stages[1:], strict=False):
@@ -71,18 +71,19 @@ class CodedGraph(QdqGraph):
         if name in self.outputs and raw != name:
             self.dequantize(name, name, f"{name}.DQ")
 
-    def dequantize(self, name: str, output: str, node: str) -> str:
-        """DQ of a tensor's codes; the name of what it puts out."""
-        axis = {"axis": 1} if self.scales[name].by_channel else {}
-        return self.add("DequantizeLinear", [self.code(name), *self.pair(name)], output, node, **axis)
-
-    def _limits(self, name: str, bounds: tuple[float, float]) -> list[tuple[str, np.ndarray | None]]:
-        """The codes of bounds that saturation does not keep: None where it does."""
+    def limits(self, name: str, bounds: tuple[float, float]) -> list[tuple[str, np.ndarray]]:
+        """Max, Min or both, each with the code of the bound that it keeps: those that saturation does not keep."""
         chosen = self.scales[name]
         kind, zero = chosen.zero_point.dtype, float(chosen.zero_point)
         least, most = np.iinfo(kind).min, np.iinfo(kind).max
         low, high = (np.clip(np.rint(bound / np.float64(chosen.scale)) + zero, least, most) for bound in bounds)
-        return [("Max", np.asarray(low, kind) if low > least else None), ("Min", np.asarray(high, kind) if high < most else None)]
+        found = [("Max", low, low > least), ("Min", high, high < most)]
+        return [(op, np.asarray(code, kind)) for op, code, wanted in found if wanted]
+
+    def dequantize(self, name: str, output: str, node: str) -> str:
+        """DQ of a tensor's codes; the name of what it puts out."""
+        axis = {"axis": 1} if self.scales[name].by_channel else {}
+        return self.add("DequantizeLinear", [self.code(name), *self.pair(name)], output, node, **axis)
 
     def eight_bits(self, name: str) -> bool:
         """Whether a tensor's codes are 8 bits wide."""
