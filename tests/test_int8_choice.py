@@ -129,7 +129,7 @@ def test_the_way_that_measures_best_is_taken_and_written_down():
     recipe = Int8(repair=False, placement="all", fidelity=50)
     result = quantize_static(model, statistics_of(model), recipe, IMAGES)
     tried = result.measured["tried_db"]
-    assert set(tried) == {"mse", "mse, equalized", "percentile", "percentile, equalized"}
+    assert set(tried) == {"mse", "mse, equalized", "percentile", "percentile, equalized", "minmax"}
     assert result.measured["db"] == max(tried.values())
     assert "equalized" in max(tried, key=tried.get)
     again = quantize_static(model, statistics_of(model), recipe, IMAGES)
@@ -186,6 +186,35 @@ def test_only_what_is_far_from_the_median_counts_less(noises):
     else:
         assert found < np.mean(noises)
         assert found >= middle / 2
+
+
+def test_what_cuts_nothing_is_tried_too_and_equalized_only_where_it_is_best():
+    """Where the answer hangs on a few values, as behind a global MaxPool, every cut takes them away."""
+    he = partial(graphs.he, np.random.default_rng(5))
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body"),
+        oh.make_node("MaxPool", ["b"], ["m"], "m", kernel_shape=[64, 64]),
+        oh.make_node("Flatten", ["m"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "head", transB=1),
+    ]
+    tensors = {"stem": he(8, 3, 3, 3), "body": he(16, 8, 1, 1), "head": he(10, 16)}
+    model = network(nodes, tensors, ["y"], inputs={"x": [1, 3, 64, 64]})
+    generator = np.random.default_rng(5)
+    feeds = [{"x": generator.standard_normal((1, 3, 64, 64)).astype(np.float32)} for _ in range(40)]
+    for one in feeds:
+        one["x"][:, :, generator.integers(64), generator.integers(64)] = generator.uniform(-20, 20, 3)
+    images = Images(feeds[:32], feeds[32:])
+    result = quantize_static(model, graphs.statistics_of(model, feeds[:32]), Int8(repair=False, placement="all"), images)
+    tried = result.measured["tried_db"]
+    assert result.measured["chosen"].startswith("minmax"), tried
+    assert tried["minmax"] > max(tried["mse"], tried["percentile"]) + 6
+    other = uneven()
+    recipe = Int8(repair=False, placement="all", fidelity=50)
+    tried = quantize_static(other, statistics_of(other), recipe, IMAGES).measured["tried_db"]
+    is_best = tried["minmax"] == max(tried["mse"], tried["percentile"], tried["minmax"])
+    assert ("minmax, equalized" in tried, "mse, equalized" in tried) == (is_best, True)
 
 
 def test_which_channels_to_equalize_is_measured_once_on_the_better_cut(monkeypatch):
@@ -815,7 +844,7 @@ def test_maps_are_quantized_in_every_opset_that_a_model_may_have(opset):
 def test_where_fidelity_is_reached_no_channel_is_equalized():
     model = uneven()
     result = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all", fidelity=10), IMAGES)
-    assert set(result.measured["tried_db"]) == {"mse", "percentile"}
+    assert set(result.measured["tried_db"]) == {"mse", "percentile", "minmax"}
     assert result.measured["db"] >= 10
 
 

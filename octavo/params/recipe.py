@@ -73,7 +73,8 @@ class Int8(Block):
     # fusions want them.
     target: Literal["cpu", "cpu-no-vnni", "arm", "openvino", "tensorrt"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
-    # auto: mse, percentile and equalization are tried and measured on held-out images; peaks where the outputs are maps or boxes.
+    # auto: mse, percentile, minmax and equalization are tried and measured on held-out images; peaks where the outputs are maps or
+    # boxes.
     method: Literal["auto", "minmax", "percentile", "entropy", "mse", "peaks"] = "auto"
     # For method 'percentile': the share of values, in percent, that the range covers (half of the rest cut on each side).
     percentile: Percentile = 99.99

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.structure.targets import target_of
 
-__all__ = ["Way", "ways_of"]
+__all__ = ["UNCUT", "Way", "ways_of"]
+
+# Cuts nothing off. A vector is made of all positions or tokens, few of which hold the largest values: it mostly measures worse than
+# what cuts these, but far better where the rest is normalised by them (attention's large activations).
+UNCUT = "minmax"
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def ways_of(recipe: Int8, *, maps: bool, measurable: bool) -> list[Way]:
     target = target_of(recipe.target)
     methods = [recipe.method]
     if recipe.method == "auto":
-        methods = list(target.map_methods) if maps else ["mse", "percentile"]
+        methods = list(target.map_methods) if maps else ["mse", "percentile", UNCUT]
         methods = methods if measurable else methods[:1]
     found = []
     for method in methods:
