@@ -667,6 +667,7 @@ def test_sizes_stay_open(name):
 def test_height_and_width_may_be_open_too():
     nodes = [
         ("Resize", "x _ twice", "large", {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+        ("Resize", "x _ twice", "same", {"nearest_mode": "round_prefer_ceil"}),
         ("Resize", "x _ twice", "smooth", {"mode": "linear"}),
         ("Shape", "x", "shape"),
         ("Resize", "large _ _ shape", "again", {"mode": "linear"}),
@@ -675,7 +676,7 @@ def test_height_and_width_may_be_open_too():
     model = sized(
         *nodes,
         shape=(3, "height", "width"),
-        outputs=("y", "large", "smooth"),
+        outputs=("y", "large", "same", "smooth"),
         twice=np.array([1, 1, 2, 2], np.float32),
     )
     dims = {0: torch.export.Dim("batch"), 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}

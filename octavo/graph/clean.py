@@ -13,6 +13,7 @@ from octavo.graph.logs import captured_logs
 from octavo.graph.passes.carried_shapes import CarriedShapesPass
 from octavo.graph.passes.fold_constants import FoldConstantsPass
 from octavo.graph.passes.fold_pad import FoldPadPass
+from octavo.graph.passes.half_pixel_nearest import HalfPixelNearestPass
 from octavo.graph.passes.known_sizes import KnownSizesPass
 from octavo.graph.passes.no_identities import NoIdentitiesPass
 from octavo.graph.passes.node_names import NodeNamesPass
@@ -36,7 +37,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     5. no Pad stands before a Conv or MaxPool that can pad itself;
     6. no weight is so small that float32 results do not depend on it, which makes some CPUs ten times as slow;
     7. shapes are inferred, and none is believed that the file states inside a loop's body;
-    8. it passes the ONNX checker.
+    8. no nearest Resize has the coordinates that ONNX took back at opset 13;
+    9. it passes the ONNX checker.
 
     Returns:
         What was changed, one plain line each; empty when nothing was.
@@ -62,6 +64,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     names = Counter(node.name or "" for node in ir.traversal.RecursiveGraphIterator(model.graph))
     if OpsetUpPass(opset)(model).modified:
         notes.append(f"opset converted from {before} to {opset}")
+    if HalfPixelNearestPass()(model).modified:
+        notes.append("nearest Resizes of TensorFlow's coordinates written as half-pixel ones")
     if constants > _count(model, "Constant"):
         notes.append(f"{constants - _count(model, 'Constant')} Constant nodes became initializers")
     # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.

@@ -110,8 +110,8 @@ def _open(value: torch.Tensor, new: New, mode: str, where: str, rule: str) -> to
     lengths = _spatial(value, new)
     whole = all(length is None and scale.is_integer() for length, scale in new.values())
     alike = {
-        # At a whole scale both take the pixel that the output pixel lies in.
-        "nearest": (where, rule) == ("asymmetric", "floor") or (whole and (where, rule) == ("half_pixel", "round_prefer_floor")),
+        # At a whole scale all take the pixel that the output pixel lies in, and no tie is met.
+        "nearest": (where, rule) == ("asymmetric", "floor") or (whole and where == "half_pixel" and "prefer" in rule),
         "linear": where in ("half_pixel", "pytorch_half_pixel"),
         "cubic": False,
     }
