@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from octavo.calibration.choice import chosen_ranges
 from octavo.calibration.collector import collect
-from octavo.calibration.histogram import BINS, COUNTED, bin_counts, bin_edges, bin_middles, stride
+from octavo.calibration.histogram import BINS, COUNTED, add_counts, bin_edges, bin_middles, stride
 from octavo.calibration.observed import observed, quantizable
 from octavo.calibration.probes import Probes
 from octavo.calibration.ranges import METHODS, tensor_range
@@ -39,6 +39,13 @@ def tensor(*images: np.ndarray) -> TensorStatistics:
 def as_bytes(statistics: Statistics, folder) -> bytes:
     statistics.save(folder)
     return (folder / "statistics.npz").read_bytes() + (folder / "statistics.json").read_bytes()
+
+
+def bin_counts(values: np.ndarray) -> np.ndarray:
+    """Bin b holds the values whose upper 16 bits are b."""
+    counts = np.zeros(BINS, np.int64)
+    add_counts(values, counts)
+    return counts
 
 
 class TestHistogram:

@@ -16,7 +16,7 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["BINS", "COUNTED", "add_counts", "bin_counts", "bin_edges", "bin_middles", "stride"]
+__all__ = ["BINS", "COUNTED", "add_counts", "bin_edges", "bin_middles", "stride"]
 
 BINS = 1 << 16
 # Values of one image's tensor that are counted at most. A constant, not a setting: the same images shall give the same bytes.
@@ -57,20 +57,6 @@ def add_counts(values: np.ndarray, counts: np.ndarray, step: int = 1) -> None:
     bins = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint16)[_TOP :: 2 * step]
     for start in range(0, len(bins), _PIECE):
         np.add.at(counts, bins[start : start + _PIECE].astype(np.intp), 1)
-
-
-def bin_counts(values: np.ndarray) -> np.ndarray:
-    """Count values per bin.
-
-    Args:
-        values: float32, any shape.
-
-    Returns:
-        int64 of `BINS` counts; bin b holds the values whose upper 16 bits are b.
-    """
-    counts = np.zeros(BINS, np.int64)
-    add_counts(values, counts)
-    return counts
 
 
 def bin_edges(bins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,8 @@ from octavo.graph.names import added_apart
 from octavo.graph.selection import released
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
-from octavo.quantization.int8.begun import begin
+from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.begun import Begun, begin
 from octavo.quantization.int8.choice import Chosen, chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.in_float import Served, served_by
@@ -143,16 +144,22 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
             plan, noise, costs = found.plan, found.noise, found.costs
             record |= {"in_float": found.why} if found.why else {}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
-    result = released(draft.written(plan), complete, choosers) if choosers else draft.written(plan)
+    result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
+    rows = alone.rows(whole.reasons) if alone is not None else []
+    return Int8Result(result, decisions, plan.corrected, record, costs, rows, unmeasured=judge is None)
+
+
+def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe: Int8) -> tuple[ir.Model, list[Decision]]:
+    """What was written of a plan as the file has it, and the decisions for the nodes of FP32 as it came in."""
+    choosers = begun.choosers
+    result = released(made, begun.complete, choosers) if choosers else made
     if recipe.format == "qoperator":
         result = as_qoperator(result)
     with added_apart(result):
         # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
-        halves = pack_constants(result, kept) if target_of(recipe.target).layout == "kernels" else ()
+        halves = pack_constants(result, begun.kept) if target_of(recipe.target).layout == "kernels" else ()
     shorten_names(result, model)
-    rows = alone.rows(whole.reasons) if alone is not None else []
-    decisions = with_halves(decided(model, plan.reasons, choosers), halves)
-    return Int8Result(result, decisions, plan.corrected, record, costs, rows, unmeasured=judge is None)
+    return result, with_halves(decided(model, plan.reasons, choosers), halves)
 
 
 def _placed(

@@ -13,7 +13,6 @@ __all__ = ["RESIZE", "coordinates", "nearest"]
 LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
 # Where an output pixel lies in the input: ONNX's names.
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric")
-NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 def coordinates(where: str, before: int, after: int, scale: float) -> np.ndarray:
