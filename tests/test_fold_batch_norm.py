@@ -60,6 +60,22 @@ def test_a_conv_takes_it_in(biased, group):
     assert values(model) == {"y", "z"}, "the tensor is the normalisation's output, and named so"
 
 
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_transposed_conv_takes_it_in(biased):
+    tensors = {"w": normal(3, 6, 4, 4), "b": normal(6)}
+    nodes = [
+        oh.make_node("ConvTranspose", ["x", "w", "b"][: 3 if biased else 2], ["c"], "conv", pads=[1, 1, 1, 1], strides=[2, 2]),
+        batch_norm("c", "y", 6, tensors),
+    ]
+    assert ops(folded_alike(network(nodes, tensors, ["y"]))) == ["ConvTranspose"]
+
+
+def test_a_transposed_conv_of_groups_does_not():
+    tensors = {"w": normal(3, 2, 2, 2)}
+    nodes = [oh.make_node("ConvTranspose", ["x", "w"], ["c"], "conv", group=3), batch_norm("c", "y", 6, tensors)]
+    assert ops(folded_alike(network(nodes, tensors, ["y"]))) == ["ConvTranspose", "Conv"]
+
+
 def test_two_in_a_row_and_a_graph_output_keep_their_names():
     tensors = {"w": normal(4, 3, 1, 1)}
     nodes = [

@@ -27,7 +27,7 @@ _MADE = re.compile(
 )
 # Nodes that keep others out of integer kernels and stand for none (`int8.writing.kept_float`, `ProtectFloatPass`).
 _GUARD = ".guard"
-_WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
+_WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "Conv|Gemm", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
 # ONNX Runtime takes these into the kernel of the node that they read; Max and Min as the Relu or Clip that they are to us.
 _FUSES = frozenset(
     {

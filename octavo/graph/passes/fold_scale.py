@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from octavo.graph.passes.folding import AFFINE, affine_of, bypass, foldable, into
+from octavo.graph.passes.folding import AFFINE, affine_of, bypass, channels_of, foldable, into
 from octavo.graph.passes.node_pass import GraphPass
 
 __all__ = ["FoldScalePass"]
 
 
 class FoldScalePass(GraphPass):
-    """Fold `Mul`, `Div`, `Add` and `Sub` of a Conv's output and a constant that has one value, or one a channel.
+    """Fold `Mul`, `Div`, `Add` and `Sub` of what a Conv or ConvTranspose puts out and a constant of one value, or one a channel.
 
     Frozen batch norms are exported so (RT-DETR, D-FINE, torchvision's detectors): left alone, each stands between an integer
     convolution and its activation as float work of its own.
@@ -34,8 +34,7 @@ def _fold(model: ir.Model, node: ir.Node) -> bool:
         if not foldable(model, value):
             continue
         conv = value.producer()
-        weights = ir.convenience.get_const_tensor(conv.inputs[1])
-        affine = affine_of(node, place, weights.shape[0], len(weights.shape))
+        affine = affine_of(node, place, channels_of(conv), len(conv.inputs[1].shape))
         if affine is not None:
             into(model, conv, *affine)
             bypass(model, node, value)

@@ -9,10 +9,12 @@ import onnx_ir as ir
 
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["AFFINE", "affine_of", "bypass", "foldable", "into", "is_private"]
+__all__ = ["AFFINE", "affine_of", "bypass", "channels_of", "foldable", "into", "is_private"]
 
 # Operators that multiply what they read or add to it.
 AFFINE = frozenset({"Add", "Div", "Mul", "Sub"})
+# Layers that take both in, and the axis of output channels in their weights.
+_CHANNELS = {"Conv": 0, "ConvTranspose": 1}
 
 
 def affine_of(node: ir.Node, place: int, channels: int, rank: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -62,23 +64,31 @@ def is_private(model: ir.Model, value: ir.Value | None) -> bool:
 
 
 def foldable(model: ir.Model, value: ir.Value | None) -> bool:
-    """Whether a value is that of a Conv with constant weights and bias, and one node alone reads it."""
+    """Whether a value is that of a Conv or ConvTranspose with constant weights and bias, and one node alone reads it."""
     if not is_private(model, value):
         return False
     node = value.producer()
-    if node is None or node.op_type != "Conv" or ir.convenience.get_const_tensor(node.inputs[1]) is None:
+    if node is None or node.op_type not in _CHANNELS or ir.convenience.get_const_tensor(node.inputs[1]) is None:
+        return False
+    if node.op_type == "ConvTranspose" and node.attributes.get_int("group", 1) != 1:
         return False
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     return bias is None or ir.convenience.get_const_tensor(bias) is not None
 
 
+def channels_of(conv: ir.Node) -> int:
+    """How many channels a layer puts out that is `foldable`."""
+    return ir.convenience.get_const_tensor(conv.inputs[1]).shape[_CHANNELS[conv.op_type]]
+
+
 def into(model: ir.Model, conv: ir.Node, scale: np.ndarray, shift: np.ndarray) -> None:
-    """Make a Conv put out `scale y + shift` in place of y; both float64 [channels]."""
+    """Make a layer that is `foldable` put out `scale y + shift` in place of y; both float64 [channels]."""
     before = conv.inputs[1:]
     weights = ir.convenience.get_const_tensor(conv.inputs[1]).numpy().astype(np.float64)
     old = conv.inputs[2] if len(conv.inputs) > 2 else None
     bias = ir.convenience.get_const_tensor(old).numpy().astype(np.float64) if old is not None else np.zeros(len(scale))
-    folded = weights * scale.reshape(-1, *[1] * (weights.ndim - 1))
+    axis = _CHANNELS[conv.op_type]
+    folded = weights * scale.reshape(*[1] * axis, -1, *[1] * (weights.ndim - 1 - axis))
     # A Conv can take in more than one; each leaves its own constant.
     conv.replace_input_with(1, new_constant(model, f"{conv.name}.folded_weights", folded.astype(np.float32)))
     conv.resize_inputs(3)

@@ -11,6 +11,7 @@ from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.prelu_by_conv import PReluByConvPass
 from octavo.graph.passes.softmax_by_exp import SoftmaxByExpPass
 from octavo.graph.passes.softmax_of_two import SoftmaxOfTwoPass
+from octavo.graph.passes.space_by_pixels import SpaceByPixelsPass
 from octavo.graph.passes.tail_channels_last import TailChannelsLastPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
@@ -22,6 +23,7 @@ FORMS = (
     PadDepthwisePass,
     PoolByDepthwisePass,
     UpsampleByTilePass,
+    SpaceByPixelsPass,
     PReluByConvPass,
     TailOfPixelsPass,
     TailChannelsLastPass,

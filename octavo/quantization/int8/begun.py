@@ -11,6 +11,7 @@ from octavo.graph.custom_ops.names import operator
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
+from octavo.graph.passes.transposed_to_conv import TransposedToConvPass
 from octavo.graph.prepared import prepared
 from octavo.graph.selection import choosing, held
 from octavo.params.grammar import Int8
@@ -73,6 +74,7 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     kept = carried(model, complete, kept)
     if kernels:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
+        TransposedToConvPass(kept)(complete)
         PadDepthwisePass()(complete)
         if recipe.float_heads:
             RowsOfAnchorsPass(kept)(complete)

@@ -1,0 +1,135 @@
+"""TransposedToConvPass and SpaceByPixelsPass: the same values, and integer kernels where ConvTranspose stood in float."""
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import network, run, statistics_of
+from quantized import Parts, held_to_the_bit
+
+from octavo.graph.passes.space_by_pixels import SpaceByPixelsPass
+from octavo.graph.passes.transposed_to_conv import TransposedToConvPass
+from octavo.params.grammar import Int8
+from octavo.quantization.executed import executed
+from octavo.quantization.int8 import quantize_static
+from octavo.runtime.kernels import optimized_nodes
+
+GENERATOR = np.random.default_rng(41)
+IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(4)]
+
+
+def normal(*shape: int) -> np.ndarray:
+    return (GENERATOR.standard_normal(shape) / 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("behind", ["", "Relu", "Clip"])
+@pytest.mark.parametrize(("side", "biased"), [(2, True), (2, False), (4, True)])
+def test_the_same_values(side, biased, behind):
+    tensors = {"w": normal(3, 5, side, side), "b": normal(5), "low": np.float32(-0.1), "high": np.float32(0.3)}
+    reads = ["x", "w", "b"] if biased else ["x", "w"]
+    nodes = [oh.make_node("ConvTranspose", reads, ["y" if not behind else "t"], "up", strides=[side, side])]
+    if behind:
+        nodes.append(oh.make_node(behind, ["t", "low", "high"][: 3 if behind == "Clip" else 1], ["y"], "cut"))
+    used = {name: tensors[name] for node in nodes for name in node.input if name in tensors}
+    model = network(nodes, used, ["y"], inputs={"x": ["n", 3, 16, 16]})
+    image = {"x": np.concatenate([feeds["x"] for feeds in IMAGES])}
+    before = run(model, image)["y"]
+    assert TransposedToConvPass()(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    np.testing.assert_allclose(run(model, image)["y"], before, rtol=1e-5, atol=1e-6)
+    assert [node.op_type for node in model.graph] == ["Conv", *[behind] * bool(behind), "DepthToSpace"]
+    assert [node.name for node in model.graph][:-1] == ["up", "cut"][: 2 if behind else 1]
+    assert len(model.graph.initializers) == len(used)
+    assert not TransposedToConvPass()(model).modified
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strides": [1, 1]},
+        {"strides": [2, 2], "pads": [1, 1, 1, 1]},
+        {"strides": [2, 2], "output_padding": [1, 1]},
+        {"strides": [2, 2], "dilations": [2, 2]},
+        {"strides": [2, 2], "output_shape": [32, 31]},
+        {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"strides": [2, 3]},
+        {},
+    ],
+    ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()) or "no strides",
+)
+def test_blocks_that_overlap_or_are_cut_stay(settings):
+    model = network([oh.make_node("ConvTranspose", ["x", "w"], ["y"], "up", **settings)], {"w": normal(3, 5, 2, 2)}, ["y"])
+    assert not TransposedToConvPass()(model).modified
+
+
+def test_groups_computed_weights_and_what_is_kept_stay():
+    nodes = [
+        oh.make_node("ConvTranspose", ["x", "single"], ["a"], "grouped", strides=[2, 2], group=3),
+        oh.make_node("Neg", ["w"], ["negative"], "neg"),
+        oh.make_node("ConvTranspose", ["x", "negative"], ["b"], "computed", strides=[2, 2]),
+        oh.make_node("ConvTranspose", ["x", "w"], ["c"], "kept", strides=[2, 2]),
+    ]
+    model = network(nodes, {"w": normal(3, 5, 2, 2), "single": normal(3, 1, 2, 2)}, ["a", "b", "c"])
+    assert not TransposedToConvPass({"kept"})(model).modified
+
+
+@pytest.mark.parametrize("batch", [1, "n"])
+@pytest.mark.parametrize("side", [2, 3])
+def test_codes_are_moved_to_the_same_places(side, batch):
+    parts = Parts([batch, 4 * side * side, 6, 10])
+    codes = parts.op("DepthToSpace", [parts.read("x.code")], "space", blocksize=side, mode="DCR")
+    model = held_to_the_bit(SpaceByPixelsPass(), parts.model(codes), parts.image())
+    assert "DepthToSpace" not in [node.op_type for node in model.graph]
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("CRD", [1, 8, 6, 10]), ("DCR", [1, 8, "h", 10])])
+def test_other_orders_and_open_sizes_stay(mode, shape):
+    parts = Parts(shape)
+    model = parts.model(parts.op("DepthToSpace", [parts.read("x.code")], "space", blocksize=2, mode=mode))
+    assert not SpaceByPixelsPass()(model).modified
+
+
+def decoder() -> ir.Model:
+    """The end of a U-Net, with a norm and Relu behind what makes the map larger."""
+    tensors = {"stem": normal(8, 3, 3, 3), "deep": normal(8, 8, 3, 3), "up": normal(8, 6, 2, 2), "last": normal(8, 14, 3, 3)}
+    tensors |= {
+        "gain": normal(6) + 2,
+        "shift": normal(6),
+        "mean": normal(6),
+        "variance": np.abs(normal(6)) + 1,
+        "head": normal(4, 8, 1, 1),
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "a", pads=[1, 1, 1, 1]),
+        oh.make_node("MaxPool", ["a"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+        oh.make_node("Conv", ["m", "deep"], ["b"], "b", pads=[1, 1, 1, 1]),
+        oh.make_node("ConvTranspose", ["b", "up"], ["t"], "t", strides=[2, 2]),
+        oh.make_node("BatchNormalization", ["t", "gain", "shift", "mean", "variance"], ["n"], "n"),
+        oh.make_node("Relu", ["n"], ["r"], "r"),
+        oh.make_node("Concat", ["a", "r"], ["c"], "c", axis=1),
+        oh.make_node("Conv", ["c", "last"], ["d"], "d", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["d", "head"], ["y"], "y"),
+    ]
+    return network(nodes, tensors, ["y"])
+
+
+@pytest.mark.parametrize("keep_float", [[], ["t"]])
+def test_a_decoder_is_integer_throughout(keep_float):
+    model = decoder()
+    made = quantize_static(model, statistics_of(model, IMAGES), Int8(placement="all", repair=False, keep_float=keep_float))
+    nodes = optimized_nodes(ir.to_proto(made.model).SerializeToString())
+    floats = {node.op_type for node in nodes if node.kind == "float"} - {"Reshape", "Transpose"}
+    found = executed(model, made.decisions, nodes)
+    assert not found.unexpected
+    assert not found.unresolved
+    records = {record["node"]: record for record in found.nodes}
+    if keep_float:
+        assert (records["t"]["precision"], records["t"]["reason"], records["t"]["runs"]) == ("float", "keep_float: t", "float")
+        assert "ConvTranspose" in floats
+        return
+    assert not floats
+    assert (records["t"]["runs"], records["t"]["kernel"]) == ("int8", "QLinearConv")
+    assert found.layers == found.integer == 5
+    noise = sum(np.square(run(model, feeds)["y"] - run(made.model, feeds)["y"]).sum() for feeds in IMAGES)
+    assert noise < 1e-2 * sum(np.square(run(model, feeds)["y"]).sum() for feeds in IMAGES)
