@@ -395,6 +395,15 @@ class TestPlacement:
         given = {"inputs": {"x": [1, 3, 16, 16], "given": []}} if "given" in node.input else {}
         assert self.decided(nodes, ["y"], tensors=tensors, **given) == {"a": "", "p": "", "m": reason, "y": ""}
 
+    @pytest.mark.parametrize(("other", "int8"), [("a", True), ("p", True), ("layer", False), ("some", False)])
+    def test_the_larger_of_what_has_no_one_scale_is_float(self, other, int8):
+        pool = oh.make_node("MaxPool", ["a"], ["p"], "p", kernel_shape=[1, 1])
+        nodes = [conv("x", "a"), conv("a", "layer"), pool, oh.make_node("Max", ["a", other], ["m"], "m"), conv("m", "y")]
+        nodes.append(oh.make_node("GlobalAveragePool", ["p"], ["side"], "side"))
+        reason = "what it compares are not parts of one tensor, and have no one scale"
+        found = self.decided(nodes, ["y", "side", "layer"], tensors=SAME | {"some": np.float32(0.5)})
+        assert found["m"] == ("" if int8 else reason)
+
     def test_max_pool_with_indices_is_float(self):
         pool = oh.make_node("MaxPool", ["a"], ["m", "indices"], "m", kernel_shape=[2, 2])
         places = oh.make_node("Cast", ["indices"], ["places"], "places", to=1)

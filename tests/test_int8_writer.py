@@ -248,6 +248,30 @@ def test_a_relu_of_codes_that_reach_no_lower_is_nothing(tmp_path):
     assert not {"Max", "Min", "Relu", "Identity"} & set(found), found
 
 
+@pytest.mark.parametrize("op", ["Max", "Min"])
+@pytest.mark.parametrize("target", ["cpu", "arm"])
+def test_the_larger_of_two_halves_of_a_layer_is_chosen_among_codes(op, target, tmp_path):
+    """Max feature map of LightCNN."""
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        oh.make_node("Split", ["a"], ["one", "other"], "halves", axis=1, num_outputs=2),
+        oh.make_node(op, ["one", "other"], ["m"], "m"),
+        conv("m", "b", "narrow"),
+        oh.make_node("Add", ["b", "m"], ["s"], "s"),
+        conv("s", "u", "narrow"),
+        oh.make_node("GlobalAveragePool", ["u"], ["y"], "y"),
+    ]
+    made = written(nodes, ["y", "m"], tensors={"narrow": normal(4, 4, 1, 1)}, target=target)
+    assert all(kept > 25 for kept in made.sqnr().values())
+    assert made.scales["m"] == made.scales["a"], "nothing is rounded again"
+    ops = optimized(made.int8, tmp_path, **({"entries": AS_ON_ARM} if target == "arm" else {})).graph.node
+    (chosen,) = (node for node in ops if node.op_type == op)
+    assert {node.op_type for node in ops if chosen.input[0] in node.output} <= {"Split", "Transpose"}
+    found = [node.op_type for node in ops]
+    # Of the image; of the tensor that is an output of the graph, and behind the tail.
+    assert (found.count("QuantizeLinear"), found.count("DequantizeLinear"), found.count("QLinearAdd")) == (1, 2, 1)
+
+
 def test_what_was_made_larger_in_float_joins_integers(tmp_path):
     nodes = [
         conv("x", "a", "stem", "stem.b"),

@@ -22,7 +22,7 @@ from octavo.quantization.int8.noise.switches import LAYER, READ, TENSOR, FloatGr
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.shifts import before_heads, own_shifts
 from octavo.quantization.int8.pricing.trade import Noise
-from octavo.quantization.int8.structure.units import CARRIERS, CUTS, Unit
+from octavo.quantization.int8.structure.units import CARRIERS, CUTS, EXTREMES, Unit
 from octavo.runtime.host import cores
 from octavo.runtime.shapes import shape_of
 from octavo.runtime.tensors import images_within
@@ -212,8 +212,8 @@ def _of_one(
 
 
 def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:
-    """Whether a unit hands codes on as they are, or cuts them: its outputs' rounding adds nothing."""
-    if unit.kind not in CARRIERS | CUTS | {"Concat"}:
+    """Whether a unit hands codes on as they are, cuts them or chooses among them: its outputs' rounding adds nothing."""
+    if unit.kind not in CARRIERS | CUTS | EXTREMES | {"Concat"}:
         return False
     around = [scales.get(value.name) for value in (*unit.inputs, *unit.outputs)]
     return all(one is not None and not one.by_channel and one == around[0] for one in around)

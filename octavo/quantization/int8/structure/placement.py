@@ -21,7 +21,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.heads import is_last_weighted
 from octavo.quantization.int8.structure.refusals import cuts_out, interpolates, no_kernel, out_of_reach, unfit
 from octavo.quantization.int8.structure.rows import row_activations
-from octavo.quantization.int8.structure.units import CARRIERS, COMBINERS, COMPOSED, CUTS, Unit
+from octavo.quantization.int8.structure.units import CARRIERS, COMBINERS, COMPOSED, CUTS, EXTREMES, Unit
 
 __all__ = ["decisions_of", "place"]
 
@@ -86,7 +86,7 @@ def _refusal(
     reason = out_of_reach(unit, leads, named)
     if reason:
         return reason
-    if unit.kind not in CARRIERS | COMBINERS | COMPOSED | CUTS | {"linear"}:
+    if unit.kind not in CARRIERS | COMBINERS | COMPOSED | CUTS | EXTREMES | {"linear"}:
         return no_kernel(unit.main)
     if unit.kind == "linear":
         return ""

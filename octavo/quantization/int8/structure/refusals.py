@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.passes.resize_all_axes import crops
-from octavo.quantization.int8.structure.units import Unit, constant, decodes_boxes
+from octavo.quantization.int8.structure.units import CARRIERS, EXTREMES, Unit, constant, decodes_boxes
 
 __all__ = ["cuts_out", "interpolates", "no_kernel", "out_of_reach", "unfit"]
 
@@ -51,6 +51,8 @@ def unfit(unit: Unit) -> str:
             return f"{odd.name} is a constant" if constant(odd) else f"{odd.name} is {odd.dtype}, not float32"
     if unit.kind == "affine":
         return ""
+    if unit.kind in EXTREMES and (any(map(constant, data)) or len({_carried_from(value) for value in data}) > 1):
+        return "what it compares are not parts of one tensor, and have no one scale"
     if not unit.inputs or data[0] is not unit.inputs[0]:
         return "its input is not a float32 activation"
     if unit.kind == "Clip" and not all(bound is None or constant(bound) for bound in node.inputs[1:]):
@@ -62,6 +64,13 @@ def unfit(unit: Unit) -> str:
     if unit.kind == "Pad" and not _pads_zeros(node):
         return "what it pads with is not known to be 0 or of the tensor"
     return ""
+
+
+def _carried_from(value: ir.Value) -> ir.Value:
+    """The tensor that a value was moved about from."""
+    while value.producer() is not None and value.producer().op_type in CARRIERS:
+        value = value.producer().inputs[0]
+    return value
 
 
 def _pads_zeros(node: ir.Node) -> bool:

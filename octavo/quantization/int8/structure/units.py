@@ -19,6 +19,7 @@ __all__ = [
     "COMBINERS",
     "COMPOSED",
     "CUTS",
+    "EXTREMES",
     "ONE_SCALE",
     "SHARES",
     "Unit",
@@ -39,8 +40,10 @@ COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "Lea
 COMPOSED = frozenset({"affine", "hard_sigmoid", "hard_swish", "prelu", "silu"})
 # What cuts values and follows nothing that takes it in: on codes it is their Max and Min.
 CUTS = frozenset({"Clip", "Relu"})
+# The larger or smaller of parts of one tensor: codes have the order of what they stand for.
+EXTREMES = frozenset({"Max", "Min"})
 # Units whose outputs have the scale of their input.
-ONE_SCALE = CARRIERS | CUTS | {"prelu"}
+ONE_SCALE = CARRIERS | CUTS | EXTREMES | {"prelu"}
 # Units whose inner tensor, or else output, lies between 0 and 1 whatever comes.
 SHARES = frozenset({"Sigmoid", "hard_sigmoid", "silu"})
 # Units that bend each value by itself.

@@ -5,7 +5,7 @@
   take 4 % of the time of the 1x1 Conv before them (96 channels, 56x56).
 - PRelu (`prelu`): with every slope <= 1 it is Max(x, slope x), a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
-- A Relu or Clip that no layer takes in (`cut`) is Max and Min of codes.
+- A Relu or Clip that no layer takes in (`cut`) is Max and Min of codes, and so are those of parts of one tensor (`extreme`).
 - Pad (`padded`) works on the codes, with the zero point for 0: ONNX Runtime pads in float what stands between DQ and Q.
 - A 1x1 Conv that writes float (`pixels`): a Gemm over pixels, because integer convolutions write codes. Heads of maps are written
   so (`structure.heads.pixel_heads`), and layers whose activation is float (`structure.rows`), which computes on the rows.
@@ -24,7 +24,7 @@ from octavo.quantization.int8.writing.coded_graph import CodedGraph
 from octavo.quantization.int8.writing.kept_float import add_float
 from octavo.quantization.int8.writing.saturation import bounds_of, folded
 
-__all__ = ["cut", "padded", "pixels", "prelu", "sloped"]
+__all__ = ["cut", "extreme", "padded", "pixels", "prelu", "sloped"]
 
 
 def sloped(graph: CodedGraph, unit: Unit) -> None:
@@ -73,6 +73,14 @@ def cut(graph: CodedGraph, unit: Unit) -> None:
         last = place == len(limits)
         made = graph.code(target) if last else graph.fresh(f"{target}.half_bounded")
         code = graph.add(op, reads, made, name if last else f"{name}.{op}")
+    if target in graph.outputs:
+        graph.dequantize(target, target, f"{target}.DQ")
+
+
+def extreme(graph: CodedGraph, unit: Unit) -> None:
+    """Max or Min of codes of one scale."""
+    target = unit.outputs[0].name
+    graph.add(unit.main.op_type, [graph.code(value.name) for value in unit.main.inputs], graph.code(target), unit.main.name)
     if target in graph.outputs:
         graph.dequantize(target, target, f"{target}.DQ")
 

@@ -18,7 +18,7 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import Codes
 from octavo.quantization.int8.structure.rows import joined, row_activations
 from octavo.quantization.int8.structure.units import Unit
-from octavo.quantization.int8.writing.coded_forms import cut, padded, pixels, prelu, sloped
+from octavo.quantization.int8.writing.coded_forms import cut, extreme, padded, pixels, prelu, sloped
 from octavo.quantization.int8.writing.coded_graph import CodedGraph
 from octavo.quantization.int8.writing.kept_float import stay_float
 from octavo.quantization.int8.writing.saturation import UNBOUNDED, bounds_of, folded
@@ -26,7 +26,17 @@ from octavo.quantization.int8.writing.saturation import UNBOUNDED, bounds_of, fo
 __all__ = ["write_qdq"]
 
 # Kinds of units that are written in another form where their codes are 8 bits wide.
-_FORMS = {"Clip": cut, "Relu": cut, "Pad": padded, "prelu": prelu, "affine": sloped, "hard_sigmoid": sloped, "hard_swish": sloped}
+_FORMS = {
+    "Clip": cut,
+    "Relu": cut,
+    "Max": extreme,
+    "Min": extreme,
+    "Pad": padded,
+    "prelu": prelu,
+    "affine": sloped,
+    "hard_sigmoid": sloped,
+    "hard_swish": sloped,
+}
 
 
 def write_qdq(
