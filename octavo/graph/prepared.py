@@ -17,6 +17,7 @@ from octavo.graph.passes.layer_norm import LayerNormPass
 from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.max_min_to_clip import MaxMinToClipPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.neg_to_conv import NegToConvPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.pad_all_axes import PadAllAxesPass
 from octavo.graph.passes.prelu import PReluPass
@@ -34,7 +35,8 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     Args:
         model: FP32; it is not changed.
         opset: at least this one, the graph's own, and that of a Gelu that it spells out.
-        depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`).
+        depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`), and so does
+            Neg before layers.
     """
     ready = ir.from_proto(ir.to_proto(model))
     OpsetUpPass(opset)(ready)
@@ -56,6 +58,8 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     FrozenNormPass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
     FoldScalePass()(ready)
+    if depthwise_norms:
+        NegToConvPass()(ready)
     # Behind what made layers of norms.
     CutBeforeConcatPass()(ready)
     # What was folded is a product.

@@ -12,7 +12,7 @@ from octavo.graph.passes.folding import AFFINE, affine_of, foldable, is_private
 from octavo.graph.passes.node_pass import SpelledPass
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["FrozenNormPass"]
+__all__ = ["FrozenNormPass", "is_read_by_layer"]
 
 # Axes of a tensor of images.
 _IMAGES = 4
@@ -45,7 +45,7 @@ class FrozenNormPass(SpelledPass):
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         made, spelled = node.outputs[0], []
-        if node.op_type not in AFFINE or made.shape is None or len(made.shape) != _IMAGES or not _is_read_by_layer(made):
+        if node.op_type not in AFFINE or made.shape is None or len(made.shape) != _IMAGES or not is_read_by_layer(made):
             return False
         channels, value = made.shape[1], made
         if not isinstance(channels, int):
@@ -82,7 +82,8 @@ def _read(value: ir.Value, channels: int) -> tuple[ir.Value, np.ndarray, np.ndar
     return None
 
 
-def _is_read_by_layer(value: ir.Value) -> bool:
+def is_read_by_layer(value: ir.Value) -> bool:
+    """Whether a layer reads a value, through activations and pools at most."""
     ahead = [value]
     for one in ahead:
         for node in {use.node: None for use in one.uses()}:
