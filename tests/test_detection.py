@@ -217,6 +217,23 @@ class TestFamilies:
         rows[0, 6, 9:] = 0.2
         assert family_of({"output0": rows}, SMALL).name == "yolov8"
 
+    def test_key_points_in_shares_are_no_scores(self):
+        size, generator = (64, 96), np.random.default_rng(0)
+        places, step = centres(size, (8, 16, 32), 0.5)
+        centre = (places + generator.uniform(-1, 1, places.shape)) * step / size[::-1]
+        extent = np.full_like(centre, 0.2)
+        certain = generator.uniform(0, 0.05, (len(centre), 1))
+        points = [np.clip(centre + generator.normal(0, 0.05, centre.shape), 0, 1) for _ in range(3)]
+        seen = generator.random((len(centre), 3))
+        posed = np.concatenate([centre, extent, certain, *(np.c_[point, seen[:, :1]] for point in points)], axis=1)
+        boxes = np.concatenate([centre, extent, certain, generator.uniform(0, 0.05, (len(centre), 9))], axis=1)
+        for layout in (lambda rows: rows.T, lambda rows: rows):
+            assert family_of({"output0": np.float32(layout(boxes))[None]}, size).name.startswith("yolov8")
+            with pytest.raises(DataError, match="no known family"):
+                family_of({"output0": np.float32(layout(posed))[None]}, size)
+        with pytest.raises(DataError, match="no known family"):
+            family_of({"output0": np.float32(np.repeat(posed, 3, axis=0))[None]}, size)
+
     @pytest.mark.parametrize(("order", "batched"), [((0, 1, 2), False), ((2, 1, 0), True)])
     def test_keras_yolov3_says_which_boxes_are_kept(self, order, batched):
         generator = np.random.default_rng(0)

@@ -14,6 +14,7 @@ __all__ = [
     "Family",
     "Rows",
     "Size",
+    "are_key_points",
     "are_scores",
     "boxes_and_scores",
     "cells",
@@ -31,6 +32,9 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 # How far rounding may take a score out of 0 to 1.
 _ROUNDED = 0.1
+# The least correlation of a key point with the centre of its box, on whose object it lies; and how far all lie from their mean, in
+# shares of the image: an even spread has .25, and a few scores may follow anything.
+_FOLLOWS, _SPREAD = 0.8, 0.1
 # What exporters call boxes, and scores or logits, the surest names first.
 _BOXES = ("pred_boxes", "boxes", "bboxes")
 _SCORES = ("logits", "pred_logits", "scores")
@@ -131,6 +135,21 @@ def coefficients(outputs: Outputs, size: Size, columns: int) -> int:
 def are_scores(values: np.ndarray) -> bool:
     """Whether all may be scores from 0 to 1, rounded somewhat: key points, angles and coefficients of masks are not."""
     return not ((values < -_ROUNDED).any() or (values > 1 + _ROUNDED).any())
+
+
+def are_key_points(centre: np.ndarray, columns: np.ndarray) -> bool:
+    """Whether there are places among what would be class scores: two columns that follow the boxes' centres, x and y.
+
+    In shares of the image they are in 0 to 1 as scores are.
+
+    Args:
+        centre: of boxes, n x 2.
+        columns: what stands behind the boxes, n x c.
+    """
+    place, value = (each - each.mean(axis=0) for each in (centre.astype(np.float64), columns.astype(np.float64)))
+    apart = np.sqrt((place**2).sum(axis=0))[:, None] * np.sqrt((value**2).sum(axis=0))[None, :]
+    follows = (place.T @ value > _FOLLOWS * np.maximum(apart, 1e-12)) & (np.abs(value).mean(axis=0) > _SPREAD)
+    return bool((follows[0, :-1] & follows[1, 1:]).any())
 
 
 def outside(values: np.ndarray) -> float:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
-from octavo.tasks.detection.family import Family, Size, are_scores, boxes_and_scores, only, outside, sigmoid
+from octavo.tasks.detection.family import Family, Size, are_key_points, are_scores, boxes_and_scores, only, outside, sigmoid
+from octavo.tasks.detection.yolov8 import has_cells
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["CHOSEN", "FAMILY", "SOFTMAX"]
@@ -31,19 +32,21 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
     return parts if parts is not None and len(parts[0]) <= _MOST else None
 
 
-def _in_shares(outputs: Outputs) -> bool:
-    parts = _parts(outputs)
+def _in_shares(outputs: Outputs, size: Size) -> bool:
+    parts = None if has_cells(outputs, size) else _parts(outputs)
     # Six columns whose last is a class are a box that is whole.
     whole = parts is not None and only(outputs, 3) is not None and parts[1].shape[1] == 2 and _are_classes(parts[1][:, 1])
-    return parts is not None and not whole and not (np.abs(parts[0]) > _FAR).any()
+    if parts is None or whole or (np.abs(parts[0]) > _FAR).any():
+        return False
+    return only(outputs, 3) is None or not are_key_points(parts[0][:, :2], parts[1])
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
-    return _in_shares(outputs) and not _has_no_object(_parts(outputs)[1])
+def _fits(outputs: Outputs, size: Size) -> bool:
+    return _in_shares(outputs, size) and not _has_no_object(_parts(outputs)[1])
 
 
-def _fits_softmax(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001
-    return _in_shares(outputs) and _parts(outputs)[1].shape[1] > 1 and not are_scores(_parts(outputs)[1])
+def _fits_softmax(outputs: Outputs, size: Size) -> bool:
+    return _in_shares(outputs, size) and _parts(outputs)[1].shape[1] > 1 and not are_scores(_parts(outputs)[1])
 
 
 def _has_no_object(logits: np.ndarray) -> bool:
@@ -76,7 +79,7 @@ def _decode_softmax(outputs: Outputs, size: Size, least: float) -> Boxes:
     return _best(boxes, _softmax(logits)[:, :-1], size, least)
 
 
-def _fits_chosen(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001
+def _fits_chosen(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
     rows = only(outputs, 3)
     if rows is None or rows.shape[2] != 6 or rows.shape[1] > _MOST:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients, only
+from octavo.tasks.detection.family import Family, Rows, Size, are_key_points, are_scores, cells, coefficients, only
 from octavo.tasks.detection.shares import cover, in_both_units
 from octavo.tasks.outputs import Outputs
 
@@ -25,7 +25,7 @@ def _rows(outputs: Outputs, size: Size) -> np.ndarray | None:
 
 def _fits(outputs: Outputs, size: Size) -> bool:
     rows = _rows(outputs, size)
-    if rows is None or rows.shape[1] <= 5 or not are_scores(rows[:, 4:]):
+    if rows is None or rows.shape[1] <= 5 or not are_scores(rows[:, 4:]) or are_key_points(rows[:, :2], rows[:, 4:]):
         return False
     usual, rarer = ([_ANCHORS * cells(size, strides) for strides in known] for known in (_STRIDES, _RARER))
     return len(rows) in usual or (len(rows) in rarer and cover(rows[:, :2], size))

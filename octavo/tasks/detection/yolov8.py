@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, coefficients
+from octavo.tasks.detection.family import Family, Rows, Size, are_key_points, are_scores, cells, coefficients
 from octavo.tasks.detection.obb import ends_in_angles
 from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILIES", "ROWS"]
+__all__ = ["FAMILIES", "ROWS", "has_cells"]
 
 # With P2 and P6 heads, too.
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
@@ -30,6 +30,12 @@ def _output(outputs: Outputs) -> np.ndarray | None:
     return found[-1] if len({value.shape for value in found}) == 1 else None
 
 
+def has_cells(outputs: Outputs, size: Size) -> bool:
+    """Whether the columns of the one output are the cells of a grid, whatever its rows are."""
+    rows = _output(outputs)
+    return rows is not None and rows.shape[2] in [cells(size, strides) for strides in _STRIDES]
+
+
 def _scores(rows: np.ndarray, outputs: Outputs, size: Size) -> np.ndarray:
     return rows[0, 4 : rows.shape[1] - coefficients(outputs, size, rows.shape[1])]
 
@@ -45,7 +51,8 @@ def _fits_on(outputs: Outputs, size: Size, known: Sequence[Sequence[int]]) -> bo
     if rows is None or rows.shape[2] not in [cells(size, strides) for strides in known]:
         return False
     scores = _scores(rows, outputs, size)
-    return len(scores) > 0 and are_scores(scores) and not ends_in_angles(scores)
+    found = len(scores) > 0 and are_scores(scores) and not ends_in_angles(scores)
+    return found and not are_key_points(rows[0, :2].T, scores.T)
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:

@@ -6,7 +6,7 @@ import numpy as np
 
 from octavo.tasks.detection import yolov5
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, centres, only
+from octavo.tasks.detection.family import Family, Rows, Size, are_key_points, are_scores, cells, centres, only
 from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
@@ -59,7 +59,9 @@ def _fits(outputs: Outputs, size: Size) -> bool:
 
 def _fits_decoded(outputs: Outputs, size: Size) -> bool:
     rows = _rows(outputs, size)
-    return rows is not None and _is_decoded(rows, size) and are_scores(rows[:, 4:]) and _has_objectness(rows[:, 4:])
+    if rows is None or not _is_decoded(rows, size) or not are_scores(rows[:, 4:]):
+        return False
+    return _has_objectness(rows[:, 4:]) and not are_key_points(rows[:, :2], rows[:, 4:])
 
 
 def _located(outputs: Outputs, size: Size) -> Rows:
