@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.passes.channels_apart import ChannelsApartPass
 from octavo.graph.passes.count_values import CountValuesPass
 from octavo.graph.passes.cut_before_concat import CutBeforeConcatPass
 from octavo.graph.passes.focus_to_conv import FocusToConvPass
@@ -58,6 +59,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     FrozenNormPass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
     FoldScalePass()(ready)
+    ChannelsApartPass()(ready)
     if depthwise_norms:
         NegToConvPass()(ready)
     # Behind what made layers of norms.
