@@ -24,7 +24,7 @@ from octavo.quantization.int8.choice import _FAR, _typical
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.noise.fidelity import fidelity_of
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.judge import HeadJudge, db_of
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
 from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable
@@ -816,6 +816,22 @@ def test_what_channels_of_a_vector_differ_by_is_no_signal_but_of_embeddings(offs
     assert abs(judged) < 2
     if max(np.abs(offsets)) > 100:
         assert 10 * np.log10(HeadJudge(model, ["y"], samples, together=True).noise(got)) < -10
+
+
+def test_a_head_that_no_image_changes_is_held_against_its_values():
+    """A stage of a network for ages whose features are dead: its bias is all it says, to float32's roundings."""
+    nodes = [
+        oh.make_node("Mul", ["x", "least"], ["m"], "dead"),
+        oh.make_node("Gemm", ["m", "w", "b"], ["stage"], "stage"),
+        oh.make_node("Gemm", ["x", "w"], ["offset"], "offset"),
+    ]
+    tensors = {"least": np.float32(1e-8), "w": np.eye(3, dtype=np.float32), "b": np.float32([0, 0.2, 0.3])}
+    model = network(nodes, tensors, ["stage", "offset"], inputs={"x": [1, 3]})
+    samples = [{"x": value} for value in np.random.default_rng(0).standard_normal((16, 1, 3)).astype(np.float32)]
+    judge = HeadJudge(model, ["stage", "offset"], samples)
+    got = [run(model, feeds) for feeds in samples]
+    assert 30 < db_of(judge.noise([{**each, "stage": each["stage"] * np.float32(1.01)} for each in got])) < 50
+    assert db_of(judge.noise([{**each, "stage": each["stage"] + np.float32(0.2)} for each in got])) < 5
 
 
 def test_a_vector_with_an_axis_of_one_token_is_held_to_what_vectors_are():

@@ -25,6 +25,8 @@ __all__ = ["HeadJudge", "Judge", "as_bytes", "db_of", "with_outputs"]
 # own are within this factor of it. Of 1000 classes on 16 images each channel's own would be too rough; an age in years and two
 # logits in one vector are not of one size.
 _ENOUGH, _ALIKE = 256, 10.0
+# A head whose channels vary by less than this share of its values is constant: what is left are float32's roundings.
+_CONSTANT = 1e-6
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
@@ -104,7 +106,8 @@ class Judge(ABC):
 
 
 class HeadJudge(Judge):
-    """Mean noise-to-signal ratio over images, heads and channels, each channel against its own variance.
+    """Mean noise-to-signal ratio over images, heads and channels, each channel against its own variance; of a head that no image
+    changes, against the square of its values.
 
     Images on which all heads are empty are left out of `samples`.
 
@@ -174,6 +177,10 @@ class HeadJudge(Judge):
         count = stacked.shape[1]
         if count < _ENOUGH and (self._together or count == 1):
             return np.full(len(stacked), max(whole, 1e-30))
+        square = float(np.square(stacked, dtype=np.float64).mean())
+        if own.max() <= _CONSTANT**2 * square:
+            # A head that no image changes (dead features in front of it) has no variance, and is there for what it is.
+            return np.full(len(stacked), max(square, 1e-30))
         if count < _ENOUGH:
             own *= count / (count - 1)  # of so few the mean is not known
             whole, own = float(own.mean()), _of_their_size(own)
