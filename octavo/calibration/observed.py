@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from octavo.errors import CalibrationError
-from octavo.graph.operators import REARRANGES
+from octavo.graph.operators import REARRANGES, WEIGHTED
 
 __all__ = ["INTEGER", "LAYOUT", "Observed", "may_be_infinite", "observed", "quantizable"]
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 # The range of what they make is that of what they read.
 LAYOUT = REARRANGES | {"Dropout"}
 _ARITHMETIC = frozenset({"Add", "BatchNormalization", "InstanceNormalization", "Mul", "Sub", "Sum", "Where"})

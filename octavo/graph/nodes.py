@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from octavo.graph.operators import WEIGHTED
+
 __all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "only_reader", "silu_of"]
 
 # Operators whose kernels, in float or in integers, take in a Relu or Clip behind them. ConvTranspose has no integer kernel: as one
 # with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
-TAKES_CUT = frozenset({"Add", "Conv", "ConvTranspose", "Gemm", "MatMul"})
+TAKES_CUT = WEIGHTED | {"Add"}
 
 
 def cut_behind(node: ir.Node) -> ir.Node | None:

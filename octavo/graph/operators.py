@@ -1,12 +1,17 @@
-"""Operators of ONNX's own domain that compute nothing: their outputs hold values of their inputs, in other places.
+"""Operators of ONNX's own domain by what they do: layers, and those that compute nothing but put values into other places.
 
-Rules that look through such nodes ask for different ones of them, and each names what it takes of these sets and what it adds or
-leaves out, with the reason.
+Rules that look through nodes which only move values ask for different ones of them, and each names what it takes of these sets and
+what it adds or leaves out, with the reason.
 """
 
 from __future__ import annotations
 
-__all__ = ["COPIES", "JOINS", "MOVES", "PARTS", "REARRANGES", "VIEWS"]
+__all__ = ["COPIES", "JOINS", "LAYERS", "MOVES", "PARTS", "REARRANGES", "VIEWS", "WEIGHTED"]
+
+# Layers whose second input is multiplied with the data and summed.
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+# What quantization is for; behind the last of them a graph is post-processing.
+LAYERS = WEIGHTED | {"Einsum"}
 
 # All values of the first input, in the order in which they lie in memory.
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})

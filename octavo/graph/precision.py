@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octavo.errors import SourceError
-from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.inspect import QUANTIZED_OPS, QUANTIZED_WEIGHTS, check_float
 from octavo.graph.macs import stored_in
-from octavo.graph.operators import MOVES
+from octavo.graph.operators import LAYERS, MOVES
 
 __all__ = ["Precision", "check_weights", "forms_of", "precision_of", "type_name"]
 

@@ -13,7 +13,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from octavo.graph.custom_ops.cut import reads, with_inner
-from octavo.graph.custom_ops.running import LAYERS
+from octavo.graph.operators import LAYERS
 
 __all__ = ["SELECTS", "choosing", "held", "released", "selects"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.custom_ops import CustomOps
-from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.io import load
+from octavo.graph.operators import LAYERS
 from octavo.graph.selection import selects
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision

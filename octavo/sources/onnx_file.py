@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
-from octavo.graph.custom_ops import LAYERS, CustomOps, resolve
+from octavo.graph.custom_ops import CustomOps, resolve
 from octavo.graph.inspect import image_input, wide_pixels
 from octavo.graph.io import load, save
+from octavo.graph.operators import LAYERS
 from octavo.graph.passes.batch import DynamicBatchPass
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.graph.precision import check_weights

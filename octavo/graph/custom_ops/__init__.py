@@ -7,6 +7,6 @@ where there is none, is cut before it.
 from octavo.graph.custom_ops.bodies import Body, serialized
 from octavo.graph.custom_ops.names import as_in_file
 from octavo.graph.custom_ops.resolve import resolve
-from octavo.graph.custom_ops.running import LAYERS, CustomOps
+from octavo.graph.custom_ops.running import CustomOps
 
-__all__ = ["LAYERS", "Body", "CustomOps", "as_in_file", "resolve", "serialized"]
+__all__ = ["Body", "CustomOps", "as_in_file", "resolve", "serialized"]

@@ -23,14 +23,13 @@ from octavo.graph.custom_ops.cut import Chosen, cut, rejoin, tail
 from octavo.graph.custom_ops.names import ONNX, isolate, operator, stand_in, to_file
 from octavo.graph.inspect import RUNTIME_DOMAINS
 from octavo.graph.io import load, save
+from octavo.graph.operators import LAYERS
 from octavo.graph.passes.opset_up import OpsetUpPass
 
-__all__ = ["LAYERS", "CustomOps", "all_nodes"]
+__all__ = ["CustomOps", "all_nodes"]
 
 # Below models/<model>/fp32.
 FOLDER = "custom_ops"
-# What quantization is for; behind the last of them a graph is post-processing.
-LAYERS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True)

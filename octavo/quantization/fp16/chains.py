@@ -7,7 +7,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from octavo.graph.operators import JOINS, MOVES
+from octavo.graph.operators import JOINS, LAYERS, MOVES
 from octavo.quantization.fp16.schema import is_control_flow, is_float
 
 __all__ = ["guarded", "index_chains", "plain_moves", "scores"]
@@ -16,7 +16,6 @@ __all__ = ["guarded", "index_chains", "plain_moves", "scores"]
 SHORT = {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8}
 SUMS = frozenset({"CumSum", "ReduceSum"})
 INTEGERS = {ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
-LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum"})
 # Between an epsilon and the division that it is for.
 ROOTS = frozenset({"Expand", "Identity", "Pow", "Reshape", "Sqrt", "Unsqueeze"})
 DIVISIONS = frozenset({"Div", "Log", "Reciprocal"})

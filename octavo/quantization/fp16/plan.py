@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from octavo.graph.operators import WEIGHTED
 from octavo.quantization.decisions import Decision
 from octavo.quantization.fp16.chains import guarded, index_chains, plain_moves, scores
 from octavo.quantization.fp16.prepare import ONNX
@@ -23,8 +24,6 @@ CONVERTED = "its types admit float16"
 _AS_IT_COMES = "takes its input as it comes"
 # The reasons of nodes that compute nothing in float32, either.
 NOTHING_TO_CONVERT = frozenset({NO_FLOATS, _AS_IT_COMES})
-# Layers whose second input is multiplied with the data and summed.
-LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 # Inputs that are added to something float16 whose last place is at least 2^-24: a smaller addend is lost in that sum anyway, so
 # only its reach counts. A lone number is left out: there it is an epsilon that keeps a divisor from zero.
 ADDENDS = {
@@ -123,7 +122,7 @@ def _converted(node: ir.Node) -> str:
 
 
 def _weight(node: ir.Node) -> ir.Value | None:
-    weight = node.inputs[1] if node.op_type in LAYERS and node.domain in ONNX and len(node.inputs) > 1 else None
+    weight = node.inputs[1] if node.op_type in WEIGHTED and node.domain in ONNX and len(node.inputs) > 1 else None
     return weight if weight is not None and weight.const_value is not None and weight.dtype == ir.DataType.FLOAT else None
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from octavo.graph.custom_ops.running import LAYERS
 from octavo.graph.nodes import ends_ahead
+from octavo.graph.operators import LAYERS
 from octavo.graph.passes.folding import AFFINE
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.placement import decisions_of
