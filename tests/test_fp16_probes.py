@@ -10,8 +10,9 @@ from test_fp16 import build, networks, node
 
 from octavo.errors import ModelRunError
 from octavo.quantization.fp16 import convert
-from octavo.quantization.fp16.measure import as_fed, broken, compare, reach, rounded_everywhere
+from octavo.quantization.fp16.measure import broken, compare, reach, rounded_everywhere
 from octavo.quantization.fp16.probes import FP32, beside
+from octavo.runtime import session
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.tensors import float_activations, read_tensors
 
@@ -33,7 +34,8 @@ def test_losses_and_reaches_are_those_of_the_tensors(drawn):
     half = halved(model, keep_io=keep_io, keep_float=dict.fromkeys(kept, "asked"))
     names = float_activations(model)
     expected = fetched(model, feeds, names)
-    got = fetched(rounded_everywhere(half), [as_fed(half, feed) for feed in feeds], names)
+    halves = {value.name for value in half.graph.inputs if value.dtype == ir.DataType.FLOAT16}
+    got = fetched(rounded_everywhere(half), [session.halved(feed, halves) for feed in feeds], names)
     losses, reached = compare(model, half, feeds, names), reach(model, feeds)
     for name in names:
         pairs = [(a[name].astype(np.float64), b[name].astype(np.float64)) for a, b in zip(expected, got, strict=True)]
