@@ -227,6 +227,7 @@ def test_a_relu_or_clip_that_no_layer_takes_in_cuts_codes(cut, kernels, target, 
     made = written(nodes, ["y", "r"], target=target)
     assert all(kept > 25 for kept in made.sqnr().values())
     assert made.scales["r"] == made.scales["a"], "nothing is rounded again"
+    assert "r" in [node.name for node in made.int8.graph], "what stands for FP32's node has its name"
     found = counts(made, tmp_path, **({"entries": AS_ON_ARM} if target == "arm" else {}))
     assert {op: found.get(op, 0) for op in kernels} == kernels
     assert (found["QLinearConv"], found["QLinearAdd"], found.get("Relu", 0), found.get("Clip", 0)) == (3, 2, 0, 0)
@@ -264,6 +265,7 @@ def test_the_larger_of_two_halves_of_a_layer_is_chosen_among_codes(op, target, t
     made = written(nodes, ["y", "m"], tensors={"narrow": normal(4, 4, 1, 1)}, target=target)
     assert all(kept > 25 for kept in made.sqnr().values())
     assert made.scales["m"] == made.scales["a"], "nothing is rounded again"
+    assert "m" in [node.name for node in made.int8.graph], "what stands for FP32's node has its name"
     ops = optimized(made.int8, tmp_path, **({"entries": AS_ON_ARM} if target == "arm" else {})).graph.node
     (chosen,) = (node for node in ops if node.op_type == op)
     assert {node.op_type for node in ops if chosen.input[0] in node.output} <= {"Split", "Transpose"}

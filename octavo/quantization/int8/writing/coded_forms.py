@@ -72,15 +72,15 @@ def cut(graph: CodedGraph, unit: Unit) -> None:
         reads = [code] if bound is None else [code, graph.constant(f"{target}.{op}", bound)]
         last = place == len(limits)
         made = graph.code(target) if last else graph.fresh(f"{target}.half_bounded")
-        code = graph.add(op, reads, made, name if last else f"{name}.{op}")
+        code = graph.add(op, reads, made, name if last else f"{name}.{op}", instead=last)
     if target in graph.outputs:
         graph.dequantize(target, target, f"{target}.DQ")
 
 
 def extreme(graph: CodedGraph, unit: Unit) -> None:
     """Max or Min of codes of one scale."""
-    target = unit.outputs[0].name
-    graph.add(unit.main.op_type, [graph.code(value.name) for value in unit.main.inputs], graph.code(target), unit.main.name)
+    node, target = unit.main, unit.outputs[0].name
+    graph.add(node.op_type, [graph.code(value.name) for value in node.inputs], graph.code(target), node.name, instead=True)
     if target in graph.outputs:
         graph.dequantize(target, target, f"{target}.DQ")
 
