@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
 from octavo.graph.operators import WEIGHTED
 
-__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "only_reader", "silu_of"]
+__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "only_reader", "origin", "silu_of"]
 
 # Operators whose kernels, in float or in integers, take in a Relu or Clip behind them. ConvTranspose has no integer kernel: as one
 # with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
@@ -41,6 +41,13 @@ def only_reader(value: ir.Value) -> ir.Node | None:
     """The node that alone reads a value, once; None where there are others, or none, or it is an output of the graph."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def origin(value: ir.Value | None, across: Collection[str]) -> ir.Value | None:
+    """The tensor that a value was made of by operators of `across` alone, from their first inputs; None where one is left out."""
+    while value is not None and (node := value.producer()) is not None and node.op_type in across:
+        value = node.inputs[0]
+    return value
 
 
 def is_pointwise(node: ir.Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.nodes import origin
 from octavo.graph.operators import JOINS, MOVES
 from octavo.graph.passes.qdq import number_of
 
@@ -72,7 +73,7 @@ def _lies_with(value: ir.Value) -> list[ir.Value] | None:
 
 def classes_told_apart(value: ir.Value) -> int | None:
     """How many classes a tensor of whole numbers tells apart: the channels that an ArgMax chose among; None where it is of none."""
-    node = _origin(value)
+    node = _maker(value)
     if node is None or node.op_type not in ("ArgMax", *_TRUTHS):
         return None
     if node.op_type in _TRUTHS:
@@ -84,17 +85,15 @@ def classes_told_apart(value: ir.Value) -> int | None:
 
 def is_chosen(value: ir.Value) -> bool:
     """Whether a tensor holds no more than choices: whole numbers, or what ArgMax and comparisons make, as floats too."""
-    node = _origin(value)
+    node = _maker(value)
     whole = value.dtype is not None and not value.dtype.is_floating_point()
     return whole or (node is not None and node.op_type in {"ArgMax", "ArgMin"} | _TRUTHS)
 
 
-def _origin(value: ir.Value) -> ir.Node | None:
+def _maker(value: ir.Value) -> ir.Node | None:
     """The node that makes what a tensor holds, before it was moved or written in another type."""
-    node = value.producer()
-    while node is not None and node.op_type in _KEEPS and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
-    return node
+    source = origin(value, _KEEPS)
+    return source.producer() if source is not None else None
 
 
 def _bounds(node: ir.Node) -> tuple[float | None, float | None]:

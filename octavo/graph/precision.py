@@ -12,6 +12,7 @@ import onnx_ir as ir
 from octavo.errors import SourceError
 from octavo.graph.inspect import QUANTIZED_OPS, QUANTIZED_WEIGHTS, check_float
 from octavo.graph.macs import stored_in
+from octavo.graph.nodes import origin
 from octavo.graph.operators import LAYERS, MOVES
 
 __all__ = ["Precision", "check_weights", "forms_of", "precision_of", "type_name"]
@@ -159,9 +160,8 @@ def _scaled(value: ir.Value | None) -> bool:
 
 def _codes_of(value: ir.Value | None) -> ir.DataType | None:
     """The type of the codes that a tensor is restored from; None where it is no DQ's."""
-    node = value.producer() if value is not None else None
-    while node is not None and node.op_type in _CARRIES:
-        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    source = origin(value, _CARRIES)
+    node = source.producer() if source is not None else None
     if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
         return None
     kind = node.inputs[0].dtype

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.nodes import origin
 from octavo.graph.operators import VIEWS
+from octavo.graph.passes.arithmetic import is_op
 from octavo.graph.passes.qdq import constant_of
 from octavo.quantization.decisions import Decision
 
@@ -58,22 +60,17 @@ def _reads_codes(node: ir.Node) -> bool:
     makers = [value.producer() for value in sources]
     if node.op_type in (*_FOLDED, *_CARRIES) and makers and makers[0] is not None and makers[0].op_type not in _CODES:
         return _reads_codes(makers[0])
-    makers = [_carried_from(maker) for maker in makers]
-    return bool(makers) and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+    return bool(sources) and all(map(_are_codes, sources))
 
 
-def _carried_from(node: ir.Node | None) -> ir.Node | None:
-    """The node whose output a node's is, across what only carries it on."""
-    while node is not None and node.op_type in _CARRIES:
-        node = node.inputs[0].producer() if node.inputs[0] is not None else None
-    return node
+def _are_codes(value: ir.Value | None) -> bool:
+    """Whether a tensor is what a DQ gives, across what only carries it on."""
+    source = origin(value, _CARRIES)
+    return source is not None and is_op(source.producer(), "DequantizeLinear")
 
 
 def _restores(node: ir.Node) -> bool:
-    if node.op_type not in ("Gemm", "MatMul"):
-        return False
-    makers = [_carried_from(value.producer()) for value in node.inputs[:2]]
-    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+    return node.op_type in ("Gemm", "MatMul") and all(map(_are_codes, node.inputs[:2]))
 
 
 def _writes_codes(node: ir.Node) -> bool:

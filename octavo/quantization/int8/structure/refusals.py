@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.nodes import origin
 from octavo.graph.passes.resize_all_axes import crops
 from octavo.quantization.int8.structure.units import CARRIERS, EXTREMES, Unit, constant, decodes_boxes
 
@@ -51,7 +52,7 @@ def unfit(unit: Unit) -> str:
             return f"{odd.name} is a constant" if constant(odd) else f"{odd.name} is {odd.dtype}, not float32"
     if unit.kind == "affine":
         return ""
-    if unit.kind in EXTREMES and (any(map(constant, data)) or len({_carried_from(value) for value in data}) > 1):
+    if unit.kind in EXTREMES and (any(map(constant, data)) or len({origin(value, CARRIERS) for value in data}) > 1):
         return "what it compares are not parts of one tensor, and have no one scale"
     if not unit.inputs or data[0] is not unit.inputs[0]:
         return "its input is not a float32 activation"
@@ -64,13 +65,6 @@ def unfit(unit: Unit) -> str:
     if unit.kind == "Pad" and not _pads_zeros(node):
         return "what it pads with is not known to be 0 or of the tensor"
     return ""
-
-
-def _carried_from(value: ir.Value) -> ir.Value:
-    """The tensor that a value was moved about from."""
-    while value.producer() is not None and value.producer().op_type in CARRIERS:
-        value = value.producer().inputs[0]
-    return value
 
 
 def _pads_zeros(node: ir.Node) -> bool:

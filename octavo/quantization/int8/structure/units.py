@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.nodes import TAKES_CUT, cut_behind, only_reader, silu_of
+from octavo.graph.nodes import TAKES_CUT, cut_behind, only_reader, origin, silu_of
 from octavo.graph.operators import MOVES, REARRANGES
+from octavo.graph.passes.arithmetic import is_op
 from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.graph.passes.qdq import number_of
 
@@ -176,10 +177,8 @@ def _is_mean_of_distribution(node: ir.Node) -> bool:
     transposed = node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int()
     if not sizes or sizes[0 if node.op_type == "Conv" or transposed else -1] != 1:
         return False
-    maker = node.inputs[0].producer()
-    while maker is not None and maker.op_type in MOVES:
-        maker = maker.inputs[0].producer()
-    return maker is not None and maker.op_type == "Softmax"
+    source = origin(node.inputs[0], MOVES)
+    return source is not None and is_op(source.producer(), "Softmax")
 
 
 def _turns_coordinates(node: ir.Node) -> bool:
