@@ -6,6 +6,8 @@ import onnx.helper as oh
 import onnx_ir as ir
 import pytest
 from graphs import network, run, statistics_of
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from quantized import Parts, held_to_the_bit
 
 from octavo.graph.passes.space_by_pixels import SpaceByPixelsPass
@@ -44,23 +46,69 @@ def test_the_same_values(side, biased, behind):
     assert not TransposedToConvPass()(model).modified
 
 
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), stride=st.integers(2, 4), open_sizes=st.booleans())
+def test_blocks_that_overlap_and_are_cut_have_the_same_values(data, stride, open_sizes):
+    kernel, given = (data.draw(st.tuples(low, low)) for low in (st.integers(stride, 9), st.integers(2, 5)))
+    added = data.draw(st.tuples(*[st.integers(0, stride - 1)] * 2))
+    pads = data.draw(st.tuples(*[st.integers(0, 3)] * 4))
+    made = [stride * (given[at] - 1) + kernel[at] + added[at] - pads[at] - pads[at + 2] for at in (0, 1)]
+    assume(min(made) > 0)
+    up = oh.make_node("ConvTranspose", ["x", "w", "b"], ["y"], "up", strides=[stride] * 2, pads=pads, output_padding=added)
+    sizes = ["n", 3, "height", "width"] if open_sizes else [1, 3, *given]
+    model = network([up], {"w": normal(3, 2, *kernel), "b": normal(2)}, ["y"], inputs={"x": sizes})
+    image = {"x": normal(1, 3, *given)}
+    before = run(model, image)["y"]
+    assert list(before.shape[2:]) == made
+    if TransposedToConvPass()(model).modified:
+        onnx.checker.check_model(ir.to_proto(model), full_check=True)
+        after = run(model, image)["y"]
+        assert after.shape == before.shape
+        np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("kernel", "attributes", "operators"),
     [
-        {"strides": [1, 1]},
-        {"strides": [2, 2], "pads": [1, 1, 1, 1]},
-        {"strides": [2, 2], "output_padding": [1, 1]},
-        {"strides": [2, 2], "dilations": [2, 2]},
-        {"strides": [2, 2], "output_shape": [32, 31]},
-        {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
-        {"strides": [2, 3]},
-        {},
+        (4, {"pads": [1, 1, 1, 1]}, ["Conv", "DepthToSpace", "Slice"]),
+        (3, {"pads": [1, 1, 1, 1], "output_padding": [1, 1]}, ["Conv", "DepthToSpace"]),
+        (3, {"pads": [1, 1, 1, 1]}, ["Conv", "DepthToSpace", "Slice"]),
+        (5, {"pads": [2, 2, 2, 2], "output_padding": [1, 1]}, ["Conv", "DepthToSpace"]),
+        (2, {"pads": [1, 1, 1, 1]}, ["Conv", "DepthToSpace", "Slice"]),
     ],
-    ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()) or "no strides",
+    ids=str,
 )
-def test_blocks_that_overlap_or_are_cut_stay(settings):
-    model = network([oh.make_node("ConvTranspose", ["x", "w"], ["y"], "up", **settings)], {"w": normal(3, 5, 2, 2)}, ["y"])
-    assert not TransposedToConvPass()(model).modified
+def test_what_makes_maps_twice_as_large(kernel, attributes, operators):
+    model = network(
+        [oh.make_node("ConvTranspose", ["x", "w"], ["y"], "up", strides=[2, 2], **attributes)],
+        {"w": normal(3, 5, kernel, kernel)},
+        ["y"],
+    )
+    before = run(model, IMAGES[0])["y"]
+    assert TransposedToConvPass()(model).modified
+    assert [node.op_type for node in model.graph] == operators
+    # A kernel of 4 is one of 2 for each place in a block.
+    assert model.graph.node(0).inputs[1].shape[2] == -(-kernel // 2)
+    np.testing.assert_allclose(run(model, IMAGES[0])["y"], before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [
+        (2, {"strides": [1, 1]}),
+        (2, {"strides": [2, 2], "dilations": [2, 2]}),
+        (2, {"strides": [2, 2], "output_shape": [32, 31]}),
+        (2, {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        (3, {"strides": [2, 3]}),
+        (2, {}),
+        (1, {"strides": [2, 2]}),
+        (4, {"strides": [3, 3]}),
+    ],
+    ids=str,
+)
+def test_other_settings_and_kernels_of_mostly_zeros_stay(kernel, attributes):
+    nodes = [oh.make_node("ConvTranspose", ["x", "w"], ["y"], "up", **attributes)]
+    assert not TransposedToConvPass()(network(nodes, {"w": normal(3, 5, kernel, kernel)}, ["y"])).modified
 
 
 def test_groups_computed_weights_and_what_is_kept_stay():
@@ -90,9 +138,14 @@ def test_other_orders_and_open_sizes_stay(mode, shape):
     assert not SpaceByPixelsPass()(model).modified
 
 
-def decoder() -> ir.Model:
+def decoder(kernel: int = 2, **attributes: list[int]) -> ir.Model:
     """The end of a U-Net, with a norm and Relu behind what makes the map larger."""
-    tensors = {"stem": normal(8, 3, 3, 3), "deep": normal(8, 8, 3, 3), "up": normal(8, 6, 2, 2), "last": normal(8, 14, 3, 3)}
+    tensors = {
+        "stem": normal(8, 3, 3, 3),
+        "deep": normal(8, 8, 3, 3),
+        "up": normal(8, 6, kernel, kernel),
+        "last": normal(8, 14, 3, 3),
+    }
     tensors |= {
         "gain": normal(6) + 2,
         "shift": normal(6),
@@ -104,7 +157,7 @@ def decoder() -> ir.Model:
         oh.make_node("Conv", ["x", "stem"], ["a"], "a", pads=[1, 1, 1, 1]),
         oh.make_node("MaxPool", ["a"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
         oh.make_node("Conv", ["m", "deep"], ["b"], "b", pads=[1, 1, 1, 1]),
-        oh.make_node("ConvTranspose", ["b", "up"], ["t"], "t", strides=[2, 2]),
+        oh.make_node("ConvTranspose", ["b", "up"], ["t"], "t", strides=[2, 2], **attributes),
         oh.make_node("BatchNormalization", ["t", "gain", "shift", "mean", "variance"], ["n"], "n"),
         oh.make_node("Relu", ["n"], ["r"], "r"),
         oh.make_node("Concat", ["a", "r"], ["c"], "c", axis=1),
@@ -115,8 +168,9 @@ def decoder() -> ir.Model:
 
 
 @pytest.mark.parametrize("keep_float", [[], ["t"]])
-def test_a_decoder_is_integer_throughout(keep_float):
-    model = decoder()
+@pytest.mark.parametrize(("kernel", "pads", "added"), [(2, 0, 0), (3, 1, 1), (4, 1, 0)])
+def test_a_decoder_is_integer_throughout(kernel, pads, added, keep_float):
+    model = decoder(kernel, pads=[pads] * 4, output_padding=[added] * 2)
     made = quantize_static(model, statistics_of(model, IMAGES), Int8(placement="all", repair=False, keep_float=keep_float))
     nodes = optimized_nodes(ir.to_proto(made.model).SerializeToString())
     floats = {node.op_type for node in nodes if node.kind == "float"} - {"Reshape", "Transpose"}

@@ -1,8 +1,9 @@
-"""A ConvTranspose whose windows do not overlap becomes a 1x1 Conv and a DepthToSpace."""
+"""A ConvTranspose becomes a Conv of the pixels that are given and a DepthToSpace."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -13,19 +14,25 @@ from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
 __all__ = ["TransposedToConvPass"]
 
-# Settings with which every pixel becomes a block of its own.
-_PLAIN = {"auto_pad": "NOTSET", "dilations": {1}, "group": 1, "output_padding": {0}, "pads": {0}}
+# How many products of the Conv one of the ConvTranspose may become: those with zeros that fill up its kernel are computed, too.
+_WASTE = 1.8
+_END = np.iinfo(np.int64).max
 
 
 class TransposedToConvPass(NodePass):
     """Rewrite a ConvTranspose as Conv and DepthToSpace, and a Relu or Clip behind it as one behind the Conv.
 
     ONNX Runtime has no integer ConvTranspose. In a U-Net each stands between integer layers, in float, with a Q and a DQ.
+    Each pixel that is given becomes a block of as many pixels as the stride has, a Conv's channels: pixels of one place in their
+    blocks see the same part of the kernel (Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016,
+    arXiv 1609.07009). Where blocks that begin at a pixel put out need more of the pixels given than those of the kernel without
+    pads, these are made, and a Slice cuts off what is too much: a kernel of 4 with stride 2 is one of 2 then, not 3.
 
-    1. Kernel and strides are the same, one number for height and width; no pads, groups or dilations, no given output size.
+    1. Strides are one number for height and width, above 1; no groups or dilations, no given output size.
     2. Weights and bias are constant, and x is 4-D.
+    3. The Conv has at most 1.8 times the products: a kernel of 3 with stride 2 has 16 for 9, those of 2 and 4 as many.
 
-    The Conv keeps the node's name, the DepthToSpace puts out the tensor of the node's name. Exact up to the order of sums.
+    The Conv keeps the node's name, the last node puts out the tensor of the node's name. Exact up to the order of sums.
 
     Args:
         kept: names of nodes that are left alone.
@@ -40,25 +47,36 @@ class TransposedToConvPass(NodePass):
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         weights, bias = constant_of(node.inputs[1]), constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
         value, made = node.inputs[0], node.outputs[0]
-        side = _block(node, weights)
-        if node.name in self.kept or side is None or value.shape is None or (bias is None and len(node.inputs) > 2):
+        axes = _axes(node, weights)
+        if node.name in self.kept or axes is None or value.shape is None or (bias is None and len(node.inputs) > 2):
             return False
-        depth, channels = weights.shape[:2]
-        # Channels of DepthToSpace: row and column within the block, then the channel.
-        matrix = weights.transpose(2, 3, 1, 0).reshape(side * side * channels, depth, 1, 1)
-        reads = [value, new_constant(model, f"{node.name}.of_blocks", matrix)]
+        side, kernel = len(axes[0].taps), [axis.kernel for axis in axes]
+        blocks = _of_blocks(weights, axes)
+        reads = [value, new_constant(model, f"{node.name}.of_blocks", blocks)]
         if bias is not None:
             reads.append(new_constant(model, f"{node.name}.bias_of_blocks", np.tile(bias, side * side)))
-        conv = ir.node("Conv", reads, {"kernel_shape": [1, 1]}, name=node.name)
-        deep = conv.outputs[0]
-        batch, _, height, width = value.shape
-        deep.name, deep.dtype, deep.shape = f"{made.name}.blocks", made.dtype, ir.Shape([batch, len(matrix), height, width])
+        pads = [axis.pads[end] for end in (0, 1) for axis in axes]
+        conv = ir.node("Conv", reads, {"kernel_shape": kernel} | ({"pads": pads} if any(pads) else {}), name=node.name)
+        deep, sizes = conv.outputs[0], [axis.size(given) for axis, given in zip(axes, value.shape[2:], strict=True)]
+        deep.name, deep.dtype, deep.shape = f"{made.name}.blocks", made.dtype, ir.Shape([value.shape[0], len(blocks), *sizes])
         nodes, end, cut = [conv], node, cut_behind(node)
         if cut is not None and cut.name not in self.kept:
             nodes.append(ir.node(cut.op_type, [deep, *cut.inputs[1:]], cut.attributes, name=cut.name))
             deep, end = nodes[-1].outputs[0], cut
             deep.name, deep.dtype, deep.shape = f"{cut.outputs[0].name}.blocks", made.dtype, conv.outputs[0].shape
         nodes.append(ir.node("DepthToSpace", [deep], {"blocksize": side, "mode": "DCR"}, name=f"{node.name}.space"))
+        if any(any(axis.crop) for axis in axes):
+            whole = nodes[-1].outputs[0]
+            whole.name, whole.dtype = f"{made.name}.whole", made.dtype
+            tall = [side * size if isinstance(size, int) else size for size in sizes]
+            whole.shape = ir.Shape([value.shape[0], len(blocks) // side**2, *tall])
+            bounds = {
+                "starts": [axis.crop[0] for axis in axes],
+                "ends": [-axis.crop[1] or _END for axis in axes],
+                "axes": [2, 3],
+            }
+            places = [new_constant(model, f"{node.name}.{kind}", np.array(where, np.int64)) for kind, where in bounds.items()]
+            nodes.append(ir.node("Slice", [whole, *places], name=f"{node.name}.cut"))
         old, new, before = end.outputs[0], nodes[-1].outputs[0], list(node.inputs[1:])
         new.dtype, new.shape, name = old.dtype, old.shape, old.name
         ir.convenience.replace_nodes_and_values(model.graph, end, [end] + [node] * (end is not node), nodes, [old], [new])
@@ -68,12 +86,76 @@ class TransposedToConvPass(NodePass):
         return True
 
 
-def _block(node: ir.Node, weights: np.ndarray | None) -> int | None:
-    """The side of the block that each pixel becomes; None where blocks overlap, are cut, or are not known."""
-    if weights is None or weights.dtype != np.float32 or weights.ndim != 4 or weights.shape[2] != weights.shape[3]:
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of the Conv.
+
+    Attributes:
+        taps: of each place in a block, (place in the ConvTranspose's kernel, place in the Conv's).
+        kernel: places of the Conv's.
+        pads: of the Conv, at both ends.
+        more: how many blocks there are more than places given.
+        crop: what is cut off blocks, at both ends.
+    """
+
+    taps: tuple[tuple[tuple[int, int], ...], ...]
+    kernel: int
+    pads: tuple[int, int]
+    more: int
+    crop: tuple[int, int]
+
+    def size(self, given: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+        """How many blocks there are."""
+        if isinstance(given, int):
+            return given + self.more
+        return given if self.more == 0 else ir.SymbolicDim(None)
+
+
+def _axis(kernel: int, stride: int, pads: tuple[int, int], added: int, crop: int) -> _Axis:
+    """An axis whose blocks begin `crop` places ahead of what is put out."""
+    ahead = pads[0] - crop
+    # Place u of block r is place `stride r + u + ahead` of what the whole kernel puts out of the whole input.
+    phases = [(place + ahead) % stride for place in range(stride)]
+    seen = [[(tap, (place + ahead - tap) // stride) for tap in range(first, kernel, stride)] for place, first in enumerate(phases)]
+    offsets = [offset for taps in seen for _, offset in taps]
+    first, last = min(offsets), max(offsets)
+    beyond = kernel + added - ahead - pads[1] - stride
+    more = -(-beyond // stride)
+    taps = tuple(tuple((tap, offset - first) for tap, offset in taps) for taps in seen)
+    return _Axis(taps, last - first + 1, (-first, more + last), more, (crop, stride * more - beyond))
+
+
+def _axes(node: ir.Node, weights: np.ndarray | None) -> tuple[_Axis, _Axis] | None:
+    """The Conv's two axes; None where a ConvTranspose is not to be one."""
+    if weights is None or weights.dtype != np.float32 or weights.ndim != 4 or len(node.inputs[0].shape or ()) != 4:
         return None
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
-    side = weights.shape[2]
-    found = {name: set(value) if isinstance(value, (list, tuple)) else value for name, value in settings.items()}
-    plain = all(found.get(name, wanted) == wanted for name, wanted in _PLAIN.items())
-    return side if plain and "output_shape" not in settings and side > 1 and found.get("strides") == {side} else None
+    stride, *other = set(settings.get("strides") or [1])
+    fixed = settings.get("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not settings.get("output_shape")
+    if other or stride < 2 or not fixed or settings.get("group", 1) != 1 or set(settings.get("dilations") or [1]) != {1}:
+        return None
+    pads = settings.get("pads") or [0] * 4
+    added = settings.get("output_padding") or [0, 0]
+    found = []
+    for at, kernel in enumerate(weights.shape[2:]):
+        ends = (pads[at], pads[at + 2])
+        if kernel < stride:
+            return None
+        forms = [_axis(kernel, stride, ends, added[at], crop) for crop in dict.fromkeys((0, ends[0] % stride))]
+        found.append(min(forms, key=lambda form: form.kernel))
+    products = np.prod([axis.kernel * stride for axis in found]) / np.prod(weights.shape[2:])
+    # A Conv takes no pads below zero.
+    fits = products <= _WASTE and min(end for axis in found for end in axis.pads) >= 0
+    return (found[0], found[1]) if fits else None
+
+
+def _of_blocks(weights: np.ndarray, axes: tuple[_Axis, _Axis]) -> np.ndarray:
+    """The Conv's weights `[s s m, n, h, w]` of `[n, m, kernel, kernel]`: row and column in the block, then the channel."""
+    rows, columns = axes
+    made = np.zeros((len(rows.taps), len(columns.taps), *weights.shape[1::-1], rows.kernel, columns.kernel), np.float32)
+    for row, of_row in enumerate(rows.taps):
+        for column, of_column in enumerate(columns.taps):
+            for tap, place in of_row:
+                for other, across in of_column:
+                    made[row, column, :, :, place, across] = weights[:, :, tap, other].T
+    return made.reshape(-1, *made.shape[3:])
