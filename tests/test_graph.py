@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.errors import SourceError
 from octavo.graph.clean import clean
 from octavo.graph.inspect import check_float, check_supported, custom_ops, image_input, quantized_nodes
-from octavo.graph.io import load, save, weight_bytes
+from octavo.graph.io import copied, load, save, weight_bytes
 from octavo.graph.passes.batch import DynamicBatchPass
 from octavo.graph.passes.node_names import NodeNamesPass
 from octavo.graph.passes.opset_up import OpsetUpPass
@@ -231,6 +231,28 @@ def test_save_puts_weights_inside_and_above_the_limit_beside(tmp_path):
 
 
 # ---------------------------------------------------------------- clean and its passes
+
+
+def test_a_copy_shares_weights_and_nothing_else():
+    model = text(
+        """
+        <ir_version: 9, opset_import: ["" : 17]>
+        agraph (float[1,4] x, bool c) => (float[1,4] y) <float[4] w = {1, 2, 3, 4}>
+        { s = Add (x, w)
+          y = If (c) <then_branch = one () => (float[1,4] a) { a = Relu (s) },
+                      else_branch = two () => (float[1,4] b) { b = Neg (s) }> }
+        """
+    )
+    before = ir.to_proto(model)
+    copy = copied(model)
+    assert ir.to_proto(copy) == before
+    assert copy.graph.initializers["w"].const_value is model.graph.initializers["w"].const_value
+    for graph in copy.graphs():
+        for value in [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]:
+            value.dtype, value.shape, value.name = ir.DataType.FLOAT16, ir.Shape([7]), f"{value.name}.changed"
+        for node in graph:
+            node.name, node.attributes["new"] = "changed", ir.AttrInt64("new", 1)
+    assert ir.to_proto(model) == before
 
 
 @pytest.mark.parametrize("external", [None, "weights.bin"])

@@ -134,8 +134,9 @@ def test_rows_of_matrices(op, transposed):
     assert np.array_equal(as_weights(node, as_rows(node, weights)), weights)
 
 
+@pytest.mark.parametrize("about_mean", [False, True])
 @pytest.mark.parametrize("columns", [3, 900])
-def test_moments_are_those_of_all_rows_in_any_order(columns):
+def test_moments_are_those_of_all_rows_in_any_order(columns, about_mean):
     """Of 900 columns two images' rows are multiplied at once."""
     rows = [np.random.default_rng(seed).integers(-255, 256, (2, 50 + seed, columns)).astype(np.float64) for seed in range(5)]
     one, other = Moments(2, columns), Moments(2, columns)
@@ -144,10 +145,13 @@ def test_moments_are_those_of_all_rows_in_any_order(columns):
     for part in reversed(rows):
         other.add(part)
     whole = np.concatenate(rows, axis=1)
-    assert np.array_equal(one.second, other.second)
-    assert np.array_equal(one.covariance, other.covariance)
-    assert np.allclose(one.mean, whole.mean(axis=1))
-    assert np.allclose(one.covariance[1], np.cov(whole[1].T, bias=True))
+    mean, moments = one.mean, one.taken(about_mean=about_mean)
+    assert np.array_equal(mean, other.mean)
+    assert np.array_equal(moments, other.taken(about_mean=about_mean))
+    assert np.array_equal(one.mean, mean)
+    assert np.allclose(mean, whole.mean(axis=1))
+    second = np.einsum("grc,grd->gcd", whole, whole) / whole.shape[1]
+    assert np.allclose(moments, [np.cov(group.T, bias=True) for group in whole] if about_mean else second)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from octavo.errors import SourceError
 
-__all__ = ["load", "save", "weight_bytes"]
+__all__ = ["copied", "load", "save", "weight_bytes"]
 
 PRODUCER = "octavo"
 # A protobuf message ends at 2 GiB (2,147,483,647 bytes); the rest of the graph needs room beside the weights.
@@ -93,6 +93,18 @@ def save(model: ir.Model, path: str | Path, *, inline_limit: int = INLINE_LIMIT)
     proto = ir.to_proto(written)
     _tidy_model(proto)
     path.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def copied(model: ir.Model) -> ir.Model:
+    """A copy whose nodes, values and types are its own, and whose weights are the model's: a graph takes no memory twice."""
+    copy = model.clone()
+    for graph in copy.graphs():
+        values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+        for value in values:
+            # `clone` shares types, which assigning a value's dtype changes.
+            if isinstance(value.type, ir.TensorType):
+                value.type = ir.TensorType(value.type.dtype, denotation=value.type.denotation)
+    return copy
 
 
 def weight_bytes(model: ir.Model) -> int:

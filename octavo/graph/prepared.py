@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.graph.io import copied
 from octavo.graph.passes.channels_apart import ChannelsApartPass
 from octavo.graph.passes.count_values import CountValuesPass
 from octavo.graph.passes.cut_before_concat import CutBeforeConcatPass
@@ -39,7 +40,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
         depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`), and so does
             Neg before layers.
     """
-    ready = ir.from_proto(ir.to_proto(model))
+    ready = copied(model)
     OpsetUpPass(opset)(ready)
     ready.ir_version = max(ready.ir_version, ir_version_for(ready, opset))
     # Before all that looks for activations.

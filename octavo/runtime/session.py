@@ -140,6 +140,8 @@ class Session:
                 f"{self.name}: ONNX Runtime cannot load this graph: {_first_line(error)}",
                 "an op it lacks needs a newer onnxruntime or another export; a damaged file needs to be made again",
             ) from error
+        # ONNX Runtime's Python class holds them for as long as it lives, to load the graph again where a provider fails.
+        self._session._model_bytes = None
         used = self._session.get_providers()[0]
         if used != PROVIDERS[provider]:
             raise ModelRunError(

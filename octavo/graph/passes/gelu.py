@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import SourceError
+from octavo.graph.io import copied
 from octavo.graph.passes.arithmetic import is_op, number, replace_last, scaled
 from octavo.graph.passes.folding import is_private
 from octavo.graph.passes.node_pass import GraphPass
@@ -55,7 +56,7 @@ def with_gelu(model: ir.Model) -> ir.Model:
     """
     if model.functions or not spells_gelu(model):
         return model
-    raised = ir.from_proto(ir.to_proto(model))
+    raised = copied(model)
     try:
         OpsetUpPass(_OPSET)(raised)
     except SourceError:

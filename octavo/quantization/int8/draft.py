@@ -13,6 +13,7 @@ from octavo.calibration.choice import named_tensors, overridden
 from octavo.calibration.collector import collect
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
+from octavo.graph.io import copied
 from octavo.graph.names import added_apart
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.correction import mean_output, mean_shift
@@ -25,7 +26,6 @@ from octavo.quantization.int8.numbers.weights import Codes, codes_of
 from octavo.quantization.int8.structure.emptiness import crashing_when_empty
 from octavo.quantization.int8.structure.heads import map_heads, pixel_heads
 from octavo.quantization.int8.structure.rows import activated
-from octavo.quantization.int8.structure.sizes import carry_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.quantization.int8.writing.layouts import LAYOUTS
@@ -106,8 +106,7 @@ class Draft:
     ) -> None:
         self.model = model
         if exponents:
-            self.model = ir.from_proto(ir.to_proto(model))
-            carry_sizes(model, self.model)
+            self.model = copied(model)
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
         self.by_channel = by_channel
         self.target = target_of(recipe.target)

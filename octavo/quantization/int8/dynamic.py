@@ -19,6 +19,7 @@ from onnxruntime.quantization.quant_utils import QuantizationMode
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.io import copied
 from octavo.graph.names import added_apart, unique
 from octavo.graph.passes.qdq import new_constant
 from octavo.params.grammar import Int8
@@ -50,7 +51,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         QuantizationError: the graph is quantized already, nothing can be quantized, or `keep_float` names nothing.
     """
     check_float(model, QuantizationError)
-    model = ir.from_proto(ir.to_proto(model))
+    model = copied(model)
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     decisions = [_decided(node, kept) for node in model.graph if node.op_type != "Constant"]
     chosen = {decision.node: decision.op_type for decision in decisions if decision.precision == "int8"}

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
-from octavo.graph.io import weight_bytes
+from octavo.graph.io import copied, weight_bytes
 from octavo.graph.passes.conv_on_columns import columns_of
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
@@ -69,7 +69,7 @@ def forecast(model: ir.Model, recipe: Int8) -> Forecast:
     layers = [unit for unit, reason in reasons.items() if unit.kind == "linear" and not reason]
     if not layers:
         raise QuantizationError("no node of this graph can be quantized", WAY_OUT)
-    packed = ir.from_proto(ir.to_proto(begun.complete))
+    packed = copied(begun.complete)
     if target_of(recipe.target).layout == "kernels":
         pack_constants(packed, {*begun.kept, *(unit.main.name for unit in layers)})
     size = weight_bytes(packed) + _saved(layers, recipe)

@@ -18,6 +18,8 @@ __all__ = ["Moments", "as_rows", "as_weights", "rows_of"]
 # Rows wait until they are this share of the columns, so that what waits is little beside the products: of a few rows (3x3 positions
 # of 512 channels and 3x3 weights) it takes longer to add the products, 170 MB, than to multiply.
 _AT_ONCE = 8
+# Rows of moments that are worked on at once: 130 MB are what 4032 columns (3x3 positions of 448 channels) have.
+_STRIPE = 64
 
 
 class Moments:
@@ -68,16 +70,16 @@ class Moments:
         self._settle()
         return self._sum / max(1, self.count)
 
-    @property
-    def second(self) -> np.ndarray:
-        """Moments about zero, (groups, columns, columns)."""
-        self._settle()
-        return self._products / max(1, self.count)
-
-    @property
-    def covariance(self) -> np.ndarray:
-        """Moments about the mean, (groups, columns, columns)."""
-        return self.second - self.mean[:, :, None] * self.mean[:, None, :]
+    def taken(self, *, about_mean: bool) -> np.ndarray:
+        """Moments about the mean or about zero, (groups, columns, columns), in the memory of the sums: they can be had once."""
+        mean, moments = self.mean, self._products
+        self._products = np.zeros(0)
+        moments /= max(1, self.count)
+        if about_mean:
+            for start in range(0, moments.shape[1], _STRIPE):
+                stripe = slice(start, start + _STRIPE)
+                moments[:, stripe] -= mean[:, stripe, None] * mean[:, None, :]
+        return moments
 
 
 def as_weights(node: ir.Node, rows: np.ndarray) -> np.ndarray:

@@ -151,7 +151,7 @@ def _bias(unit: Unit, error: np.ndarray, mean: np.ndarray | None) -> np.ndarray 
 def _noticed(moments: Sequence[Moments], steps: Sequence[np.ndarray], *, about_mean: bool) -> np.ndarray:
     """What errors of weights cost, of layers with the same weights together: each by how many rows it has, and by its step."""
     count = sum(own.count for own in moments)
-    own = [one.covariance if about_mean else one.second for one in moments]
+    own = [one.taken(about_mean=about_mean) for one in moments]
     if len(own) > 1:
         largest = np.max(steps, axis=0)
         shares = [
@@ -162,13 +162,13 @@ def _noticed(moments: Sequence[Moments], steps: Sequence[np.ndarray], *, about_m
 
 
 def _trusted(own: np.ndarray, count: int) -> np.ndarray:
-    """Moments, drawn towards their diagonal as far as few rows say little about so many columns."""
+    """Moments, drawn in place towards their diagonal as far as few rows say little about so many columns."""
     size = own.shape[1]
     place = np.arange(size)
     diagonal = own[:, place, place]
-    drawn = own * (1 - size / (size + 2 * count))
-    drawn[:, place, place] = diagonal
-    return drawn
+    own *= 1 - size / (size + 2 * count)
+    own[:, place, place] = diagonal
+    return own
 
 
 def _codes(rows: np.ndarray, chosen: QParams) -> np.ndarray:

@@ -12,6 +12,9 @@ A row keeps rounding to nearest where that is no worse.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from scipy.linalg import lapack
 
@@ -74,37 +77,43 @@ def rounded_codes(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, li
     Args:
         target: float weights, (groups, rows, columns).
         scale: of each row, (groups, rows).
-        moments: (groups, columns, columns), symmetric, positive semidefinite; damped here.
+        moments: (groups, columns, columns) float64, symmetric, positive semidefinite; damped here, and as they were afterwards.
         limit: the largest code.
 
     Returns:
         Whole numbers in [-limit, limit] as float64, of the target's shape.
     """
     wanted, steps = target.astype(np.float64), scale.astype(np.float64)
-    damped = _damped(moments)
     nearest = np.clip(np.rint(wanted / steps[..., None]), -limit, limit)
-    passed_on = _passed_on(wanted, steps, damped, limit)
-    worse = cost_of(passed_on, wanted, steps, damped) > cost_of(nearest, wanted, steps, damped)
-    return _descended(np.where(worse[..., None], nearest, passed_on), wanted, steps, damped, limit)
+    # In place: of many columns they are what takes memory.
+    with _damped(moments):
+        passed_on = _passed_on(wanted, steps, moments, limit)
+        worse = cost_of(passed_on, wanted, steps, moments) > cost_of(nearest, wanted, steps, moments)
+        return _descended(np.where(worse[..., None], nearest, passed_on), wanted, steps, moments, limit)
 
 
-def _damped(moments: np.ndarray) -> np.ndarray:
-    size = moments.shape[1]
-    mean = np.trace(moments, axis1=1, axis2=2) / size
+@contextmanager
+def _damped(moments: np.ndarray) -> Iterator[None]:
+    place = np.arange(moments.shape[1])
+    diagonal = moments[:, place, place]
+    mean = diagonal.mean(axis=1)
     # A group whose input never moves: any rounding is as good, nearest included.
-    mean = np.where(mean > 0, mean, 1.0)
-    damped, place = moments.astype(np.float64), np.arange(size)
-    damped[:, place, place] += (DAMPING * mean)[:, None]
-    return damped
+    moments[:, place, place] += (DAMPING * np.where(mean > 0, mean, 1.0))[:, None]
+    try:
+        yield
+    finally:
+        moments[:, place, place] = diagonal
 
 
-def _root_of_inverse(matrix: np.ndarray) -> np.ndarray:
-    """The upper triangle U with H^-1 = U^T U, of a positive definite H (n, n): R^-1 of the upper triangle R with H = R R^T, a third
-    of the work of inverting H.
+def _root_of_inverse(moments: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The upper triangle U with H^-1 = U^T U, of a positive definite H (n, n) with its columns in another order: R^-1 of the upper
+    triangle R with H = R R^T, a third of the work of inverting H.
     """
-    lower, failed = lapack.dpotrf(matrix[::-1, ::-1].T, lower=1)
+    lower, failed = lapack.dpotrf(moments[np.ix_(order[::-1], order[::-1])].T, lower=1, overwrite_a=1)
     if not failed:
-        upper, failed = lapack.dtrtri(lower[::-1, ::-1], lower=0)
+        triangle = np.asfortranarray(lower[::-1, ::-1])
+        del lower
+        upper, failed = lapack.dtrtri(triangle, lower=0, overwrite_c=1)
     if failed:
         raise np.linalg.LinAlgError("second moments are not positive definite")
     return upper
@@ -116,9 +125,8 @@ def _passed_on(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit
     order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
     left = np.take_along_axis(target, order[:, None, :], axis=2)
-    sorted_ = np.take_along_axis(np.take_along_axis(moments, order[:, :, None], axis=1), order[:, None, :], axis=2)
     # The upper triangle U with H^-1 = U^T U: row j says how the error of column j is shared among those behind it.
-    upper = np.stack([_root_of_inverse(matrix) for matrix in sorted_])
+    upper = np.stack([_root_of_inverse(own, turn) for own, turn in zip(moments, order, strict=True)])
     codes = np.empty_like(left)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import QuantizationError
+from octavo.graph.io import copied
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 
@@ -31,7 +32,7 @@ _CONSTANT = 1e-6
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """A copy of a graph that puts out these tensors and nothing else."""
-    copy = ir.from_proto(ir.to_proto(model))
+    copy = copied(model)
     values = {value.name: value for node in copy.graph for value in node.outputs}
     copy.graph.outputs.clear()
     copy.graph.outputs.extend(values[name] for name in names)

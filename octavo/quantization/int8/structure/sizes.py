@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from octavo.runtime.session import Session
 from octavo.runtime.shapes import SEEN, fixed_shape
 
-__all__ = ["carry_sizes", "observe_sizes"]
+__all__ = ["observe_sizes"]
 
 
 def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
@@ -40,18 +40,6 @@ def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
     shapes = Session(proto.SerializeToString(), memory_pattern=False, arena=False).run(feeds)
     for place, value in enumerate(made):
         value.meta[SEEN] = tuple(int(size) for size in shapes[f"{SEEN}.{place}"])
-
-
-def carry_sizes(source: ir.Model, target: ir.Model) -> None:
-    """Let a copy of a graph know what was seen of the tensors that have the same names."""
-
-    def values(model: ir.Model) -> list[ir.Value]:
-        return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-
-    seen = {value.name: value.meta[SEEN] for value in values(source) if SEEN in value.meta}
-    for value in values(target):
-        if value.name in seen:
-            value.meta[SEEN] = seen[value.name]
 
 
 def _is_open(value: ir.Value) -> bool:
