@@ -47,16 +47,18 @@ def test_the_same_values(side, biased, behind):
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), stride=st.integers(2, 4), open_sizes=st.booleans())
-def test_blocks_that_overlap_and_are_cut_have_the_same_values(data, stride, open_sizes):
+@given(data=st.data(), stride=st.integers(2, 4), open_sizes=st.booleans(), group=st.sampled_from([1, 3]))
+def test_blocks_that_overlap_and_are_cut_have_the_same_values(data, stride, open_sizes, group):
     kernel, given = (data.draw(st.tuples(low, low)) for low in (st.integers(stride, 9), st.integers(2, 5)))
     added = data.draw(st.tuples(*[st.integers(0, stride - 1)] * 2))
     pads = data.draw(st.tuples(*[st.integers(0, 3)] * 4))
     made = [stride * (given[at] - 1) + kernel[at] + added[at] - pads[at] - pads[at + 2] for at in (0, 1)]
     assume(min(made) > 0)
-    up = oh.make_node("ConvTranspose", ["x", "w", "b"], ["y"], "up", strides=[stride] * 2, pads=pads, output_padding=added)
+    settings = {"strides": [stride] * 2, "pads": pads, "output_padding": added, "group": group}
+    channels = (2, 2) if group == 1 else (1, 3)
+    tensors = {"w": normal(3, channels[0], *kernel), "b": normal(channels[1])}
     sizes = ["n", 3, "height", "width"] if open_sizes else [1, 3, *given]
-    model = network([up], {"w": normal(3, 2, *kernel), "b": normal(2)}, ["y"], inputs={"x": sizes})
+    model = network([oh.make_node("ConvTranspose", ["x", "w", "b"], ["y"], "up", **settings)], tensors, ["y"], inputs={"x": sizes})
     image = {"x": normal(1, 3, *given)}
     before = run(model, image)["y"]
     assert list(before.shape[2:]) == made
@@ -113,12 +115,12 @@ def test_other_settings_and_kernels_of_mostly_zeros_stay(kernel, attributes):
 
 def test_groups_computed_weights_and_what_is_kept_stay():
     nodes = [
-        oh.make_node("ConvTranspose", ["x", "single"], ["a"], "grouped", strides=[2, 2], group=3),
+        oh.make_node("ConvTranspose", ["x", "several"], ["a"], "grouped", strides=[2, 2], group=3),
         oh.make_node("Neg", ["w"], ["negative"], "neg"),
         oh.make_node("ConvTranspose", ["x", "negative"], ["b"], "computed", strides=[2, 2]),
         oh.make_node("ConvTranspose", ["x", "w"], ["c"], "kept", strides=[2, 2]),
     ]
-    model = network(nodes, {"w": normal(3, 5, 2, 2), "single": normal(3, 1, 2, 2)}, ["a", "b", "c"])
+    model = network(nodes, {"w": normal(3, 5, 2, 2), "several": normal(3, 2, 2, 2)}, ["a", "b", "c"])
     assert not TransposedToConvPass({"kept"})(model).modified
 
 
@@ -185,5 +187,27 @@ def test_a_decoder_is_integer_throughout(kernel, pads, added, keep_float):
     assert not floats
     assert (records["t"]["runs"], records["t"]["kernel"]) == ("int8", "QLinearConv")
     assert found.layers == found.integer == 5
+    noise = sum(np.square(run(model, feeds)["y"] - run(made.model, feeds)["y"]).sum() for feeds in IMAGES)
+    assert noise < 1e-2 * sum(np.square(run(model, feeds)["y"]).sum() for feeds in IMAGES)
+
+
+def test_channels_made_larger_one_by_one_are_integer():
+    """As CenterNet's and DLA's upsampling, which begins as a bilinear one."""
+    tensors = {"stem": normal(8, 3, 3, 3), "up": normal(8, 1, 4, 4), "head": normal(4, 8, 1, 1)}
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "a", pads=[1, 1, 1, 1]),
+        oh.make_node("MaxPool", ["a"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+        oh.make_node("ConvTranspose", ["m", "up"], ["u"], "u", strides=[2, 2], pads=[1, 1, 1, 1], group=8),
+        oh.make_node("Add", ["a", "u"], ["s"], "s"),
+        oh.make_node("Conv", ["s", "head"], ["y"], "y"),
+    ]
+    model = network(nodes, tensors, ["y"])
+    made = quantize_static(model, statistics_of(model, IMAGES), Int8(placement="all", repair=False))
+    kernels = optimized_nodes(ir.to_proto(made.model).SerializeToString())
+    assert not {node.op_type for node in kernels if node.kind == "float"} - {"Reshape", "Transpose"}
+    found = executed(model, made.decisions, kernels)
+    assert not found.unexpected
+    assert not found.unresolved
+    assert next(record for record in found.nodes if record["node"] == "u")["kernel"] == "QLinearConv"
     noise = sum(np.square(run(model, feeds)["y"] - run(made.model, feeds)["y"]).sum() for feeds in IMAGES)
     assert noise < 1e-2 * sum(np.square(run(model, feeds)["y"]).sum() for feeds in IMAGES)

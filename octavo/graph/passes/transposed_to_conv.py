@@ -28,7 +28,8 @@ class TransposedToConvPass(NodePass):
     arXiv 1609.07009). Where blocks that begin at a pixel put out need more of the pixels given than those of the kernel without
     pads, these are made, and a Slice cuts off what is too much: a kernel of 4 with stride 2 is one of 2 then, not 3.
 
-    1. Strides are one number for height and width, above 1; no groups or dilations, no given output size.
+    1. Strides are one number for height and width, above 1; no dilations, no given output size. Groups are of one channel that
+       makes one channel: the Conv has as many copies of x as a block has places then, each with its own part of the kernel.
     2. Weights and bias are constant, and x is 4-D.
     3. The Conv has at most 1.8 times the products: a kernel of 3 with stride 2 has 16 for 9, those of 2 and 4 as many.
 
@@ -50,33 +51,41 @@ class TransposedToConvPass(NodePass):
         axes = _axes(node, weights)
         if node.name in self.kept or axes is None or value.shape is None or (bias is None and len(node.inputs) > 2):
             return False
-        side, kernel = len(axes[0].taps), [axis.kernel for axis in axes]
-        blocks = _of_blocks(weights, axes)
-        reads = [value, new_constant(model, f"{node.name}.of_blocks", blocks)]
-        if bias is not None:
-            reads.append(new_constant(model, f"{node.name}.bias_of_blocks", np.tile(bias, side * side)))
-        pads = [axis.pads[end] for end in (0, 1) for axis in axes]
-        conv = ir.node("Conv", reads, {"kernel_shape": kernel} | ({"pads": pads} if any(pads) else {}), name=node.name)
-        deep, sizes = conv.outputs[0], [axis.size(given) for axis, given in zip(axes, value.shape[2:], strict=True)]
-        deep.name, deep.dtype, deep.shape = f"{made.name}.blocks", made.dtype, ir.Shape([value.shape[0], len(blocks), *sizes])
-        nodes, end, cut = [conv], node, cut_behind(node)
+        side, groups = len(axes[0].taps), node.attributes.get_int("group", 1)
+        blocks = _of_blocks(weights, axes, groups)
+        batch, sizes = value.shape[0], [axis.size(given) for axis, given in zip(axes, value.shape[2:], strict=True)]
+        nodes: list[ir.Node] = []
+
+        def step(op_type: str, inputs: list[ir.Value], kind: str, shape: list, name: str = "", **settings: object) -> ir.Value:
+            nodes.append(ir.node(op_type, inputs, settings, name=name or f"{node.name}.{kind}"))
+            value = nodes[-1].outputs[0]
+            value.name, value.dtype, value.shape = f"{made.name}.{kind}", made.dtype, ir.Shape(shape)
+            return value
+
+        def constant(kind: str, array: np.ndarray) -> ir.Value:
+            return new_constant(model, f"{node.name}.{kind}", array)
+
+        settings = {"kernel_shape": [axis.kernel for axis in axes], "pads": [axis.pads[end] for end in (0, 1) for axis in axes]}
+        if groups > 1:
+            value = step("Concat", [value] * side**2, "copies", [batch, len(blocks), *value.shape[2:]], axis=1)
+            settings["group"] = len(blocks)
+        biases = [constant("bias_of_blocks", np.tile(bias, side * side))] if bias is not None else []
+        shape = [batch, len(blocks), *sizes]
+        deep = step("Conv", [value, constant("of_blocks", blocks), *biases], "blocks", shape, node.name, **settings)
+        end, cut = node, cut_behind(node)
         if cut is not None and cut.name not in self.kept:
-            nodes.append(ir.node(cut.op_type, [deep, *cut.inputs[1:]], cut.attributes, name=cut.name))
-            deep, end = nodes[-1].outputs[0], cut
-            deep.name, deep.dtype, deep.shape = f"{cut.outputs[0].name}.blocks", made.dtype, conv.outputs[0].shape
-        nodes.append(ir.node("DepthToSpace", [deep], {"blocksize": side, "mode": "DCR"}, name=f"{node.name}.space"))
+            end = cut
+            deep = step(cut.op_type, [deep, *cut.inputs[1:]], "cut_blocks", shape, cut.name, **cut.attributes)
+        tall = [side * size if isinstance(size, int) else size for size in sizes]
+        whole = step("DepthToSpace", [deep], "space", [batch, len(blocks) // side**2, *tall], blocksize=side, mode="DCR")
         if any(any(axis.crop) for axis in axes):
-            whole = nodes[-1].outputs[0]
-            whole.name, whole.dtype = f"{made.name}.whole", made.dtype
-            tall = [side * size if isinstance(size, int) else size for size in sizes]
-            whole.shape = ir.Shape([value.shape[0], len(blocks) // side**2, *tall])
-            bounds = {
-                "starts": [axis.crop[0] for axis in axes],
-                "ends": [-axis.crop[1] or _END for axis in axes],
-                "axes": [2, 3],
-            }
-            places = [new_constant(model, f"{node.name}.{kind}", np.array(where, np.int64)) for kind, where in bounds.items()]
-            nodes.append(ir.node("Slice", [whole, *places], name=f"{node.name}.cut"))
+            ends = {"starts": [axis.crop[0] for axis in axes], "ends": [-axis.crop[1] or _END for axis in axes], "axes": [2, 3]}
+            step(
+                "Slice",
+                [whole, *(constant(kind, np.array(at, np.int64)) for kind, at in ends.items())],
+                "part",
+                list(made.shape or []),
+            )
         old, new, before = end.outputs[0], nodes[-1].outputs[0], list(node.inputs[1:])
         new.dtype, new.shape, name = old.dtype, old.shape, old.name
         ir.convenience.replace_nodes_and_values(model.graph, end, [end] + [node] * (end is not node), nodes, [old], [new])
@@ -132,7 +141,9 @@ def _axes(node: ir.Node, weights: np.ndarray | None) -> tuple[_Axis, _Axis] | No
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
     stride, *other = set(settings.get("strides") or [1])
     fixed = settings.get("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not settings.get("output_shape")
-    if other or stride < 2 or not fixed or settings.get("group", 1) != 1 or set(settings.get("dilations") or [1]) != {1}:
+    if other or stride < 2 or not fixed or set(settings.get("dilations") or [1]) != {1}:
+        return None
+    if settings.get("group", 1) not in (1, weights.shape[0]) or (settings.get("group", 1) > 1 and weights.shape[1] != 1):
         return None
     pads = settings.get("pads") or [0] * 4
     added = settings.get("output_padding") or [0, 0]
@@ -149,13 +160,16 @@ def _axes(node: ir.Node, weights: np.ndarray | None) -> tuple[_Axis, _Axis] | No
     return (found[0], found[1]) if fits else None
 
 
-def _of_blocks(weights: np.ndarray, axes: tuple[_Axis, _Axis]) -> np.ndarray:
-    """The Conv's weights `[s s m, n, h, w]` of `[n, m, kernel, kernel]`: row and column in the block, then the channel."""
+def _of_blocks(weights: np.ndarray, axes: tuple[_Axis, _Axis], groups: int) -> np.ndarray:
+    """The Conv's weights of `[n, m, kernel, kernel]`: `[s s m, n, h, w]`, of groups `[s s n, 1, h, w]`; a row is one of the block's
+    places, row by row, and a channel in it.
+    """
     rows, columns = axes
-    made = np.zeros((len(rows.taps), len(columns.taps), *weights.shape[1::-1], rows.kernel, columns.kernel), np.float32)
+    each = weights.swapaxes(0, 1) if groups == 1 else weights
+    made = np.zeros((len(rows.taps), len(columns.taps), *each.shape[:2], rows.kernel, columns.kernel), np.float32)
     for row, of_row in enumerate(rows.taps):
         for column, of_column in enumerate(columns.taps):
             for tap, place in of_row:
                 for other, across in of_column:
-                    made[row, column, :, :, place, across] = weights[:, :, tap, other].T
+                    made[row, column, :, :, place, across] = each[:, :, tap, other]
     return made.reshape(-1, *made.shape[3:])
