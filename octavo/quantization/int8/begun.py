@@ -9,6 +9,7 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.graph.custom_ops.names import operator
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
+from octavo.graph.passes.pool_behind_conv import PoolBehindConvPass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.transposed_to_conv import TransposedToConvPass
@@ -47,8 +48,13 @@ class Begun:
     kept: dict[str, str]
 
 
-def begin(model: ir.Model, recipe: Int8) -> Begun:
+def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
     """What every quantization begins with; `octavo.quantization.int8.forecast` asks no more.
+
+    Args:
+        model: FP32; it is not changed.
+        recipe: the `int8:` block.
+        observes: there are images to observe tensors on that exact rewriting makes, and the statistics do not know.
 
     Raises:
         QuantizationError: no node has weights to quantize, `keep_float` names nothing, or a graph with bodies of custom operators
@@ -75,6 +81,8 @@ def begin(model: ir.Model, recipe: Int8) -> Begun:
     if kernels:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
         TransposedToConvPass(kept)(complete)
+        if observes:
+            PoolBehindConvPass(kept)(complete)
         PadDepthwisePass()(complete)
         if recipe.float_heads:
             RowsOfAnchorsPass(kept)(complete)

@@ -89,7 +89,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     """
     check_float(model, QuantizationError)
     statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
-    begun = begin(model, recipe)
+    begun = begin(model, recipe, observes=images is not None and bool(images.calibration))
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
     if images is not None and choosers:
         # What was chosen is fed: such outputs are not read as boxes.
