@@ -20,6 +20,7 @@ from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.max_min_to_clip import MaxMinToClipPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.neg_to_conv import NegToConvPass
+from octavo.graph.passes.one_pixel import OnePixelPass
 from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.pad_all_axes import PadAllAxesPass
 from octavo.graph.passes.prelu import PReluPass
@@ -53,6 +54,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     ZerosToPadPass()(ready)
     PadAllAxesPass()(ready)
     ResizeAllAxesPass()(ready)
+    OnePixelPass()(ready)
     # Before the sum in it goes into a Conv.
     HardSwishPass()(ready)
     # Each may stand behind the other.
