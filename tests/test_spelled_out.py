@@ -32,7 +32,7 @@ WEIGHTS = {
     "scale": GENERATOR.uniform(0.5, 2, 16).astype(np.float32),
     "bias": GENERATOR.standard_normal(16).astype(np.float32),
 }
-SQRT_2 = math.sqrt(2)
+SQRT_2, SLOPE = math.sqrt(2), math.sqrt(2 / math.pi)
 STEM = oh.make_node("Conv", ["x", "w0"], ["c"], "stem", pads=[1, 1, 1, 1])
 STEM_WITH_GELU = [
     STEM,
@@ -101,6 +101,65 @@ def test_every_way_to_spell_gelu_is_one_node(model):
     np.testing.assert_allclose(run(model, {"x": IMAGES[0]})["y"], truth, rtol=1e-5, atol=1e-6)
     assert not GeluPass()(model).modified
     assert not spells_gelu(model)
+
+
+CUBES = {
+    "power": [oh.make_node("Pow", ["c", "three"], ["k"], "k"), oh.make_node("Mul", ["k", "cubed"], ["q"], "q")],
+    "products": [
+        oh.make_node("Mul", ["c", "cubed"], ["k"], "k"),
+        oh.make_node("Mul", ["k", "c"], ["kk"], "kk"),
+        oh.make_node("Mul", ["c", "kk"], ["q"], "q"),
+    ],
+    "square": [
+        oh.make_node("Mul", ["c", "c"], ["k"], "k"),
+        oh.make_node("Mul", ["k", "c"], ["kk"], "kk"),
+        oh.make_node("Mul", ["cubed", "kk"], ["q"], "q"),
+    ],
+    "x outside": [oh.make_node("Pow", ["c", "two"], ["k"], "k"), oh.make_node("Mul", ["cubed", "k"], ["q"], "q")],
+}
+
+
+def by_tanh(cube: str, *, swapped: bool = False, cubed=0.044715, root=SLOPE, plain="c", outputs=("y",)) -> ir.Model:
+    """x / 2 (1 + Tanh(sqrt(2 / pi) (x + .044715 x^3))) behind a Conv."""
+    outside = cube == "x outside"
+    nodes = [
+        STEM,
+        oh.make_node("Relu", ["c"], ["r"], "relu"),
+        *CUBES[cube],
+        oh.make_node("Add", pair("one" if outside else plain, "q", swapped), ["i"], "i"),
+        *[oh.make_node("Mul", pair("i", "c", swapped), ["o"], "o")] * outside,
+        oh.make_node("Mul", pair("root", "o" if outside else "i", swapped), ["d"], "d"),
+        oh.make_node("Tanh", ["d"], ["e"], "e"),
+        oh.make_node("Add", pair("e", "one", swapped), ["s"], "s"),
+        oh.make_node("Mul", pair("c", "half", swapped), ["h"], "h"),
+        oh.make_node("Mul", pair("h", "s", swapped), ["y"], "last"),
+    ]
+    numbers = {"three": 3.0, "two": 2.0, "cubed": cubed, "root": root, "one": 1.0, "half": 0.5}
+    used = {name for node in nodes for name in node.input}
+    return network(
+        nodes, WEIGHTS | {name: number(value) for name, value in numbers.items() if name in used}, list(outputs), opset=20
+    )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("cube", CUBES)
+def test_its_approximation_by_tanh_is_one_node(cube, swapped):
+    model = by_tanh(cube, swapped=swapped)
+    truth = run(model, {"x": IMAGES[0]}, optimization="off")["y"]
+    assert GeluPass()(model).modified
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert [node.op_type for node in model.graph] == ["Conv", "Relu", "Gelu"]
+    assert model.graph[-1].attributes.get_string("approximate") == "tanh"
+    np.testing.assert_allclose(run(model, {"x": IMAGES[0]})["y"], truth, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"cubed": 0.04}, {"root": 0.7}, {"plain": "r"}, {"outputs": ("y", "q")}, {"outputs": ("y", "i")}]
+)
+@pytest.mark.parametrize("cube", ["power", "products"])
+def test_another_tanh_stays(cube, changed):
+    model = by_tanh(cube, **changed)
+    assert not GeluPass()(model).modified
 
 
 def gelu(*, root=SQRT_2, one=1.0, half=0.5, factor="c", rank=0, outputs=("y",), opset=20) -> ir.Model:

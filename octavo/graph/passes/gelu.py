@@ -1,4 +1,4 @@
-"""What exporters spell out with Erf becomes Gelu again."""
+"""What exporters spell out with Erf or Tanh becomes Gelu again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ __all__ = ["GeluPass", "spells_gelu", "with_gelu"]
 _OPSET = 20
 # Constants are written with six digits or more.
 _CLOSE = 1e-5
+# The weight of x^3 in Tanh's approximation.
+_CUBED = 0.044715
 
 
 class GeluPass(GraphPass):
-    """Rewrite `x / 2 * (1 + Erf(x / sqrt(2)))` as Gelu (arXiv 1606.08415; no approximation by Tanh).
+    """Rewrite `x / 2 * (1 + Erf(x / sqrt(2)))` as Gelu (arXiv 1606.08415), and its approximation as that by Tanh:
+    `x / 2 * (1 + Tanh(sqrt(2 / pi) * (x + .044715 * x^3)))`.
 
     ONNX Runtime makes one kernel of the five nodes where they stand in a float graph. Behind an INT8 layer each of the two that
-    read x has a DequantizeLinear of its own there, and they run one by one (docs/int8.md has what that takes).
+    read x has a DequantizeLinear of its own there, and they run one by one (docs/int8.md has what that takes). That of Tanh, nine
+    nodes, it does not know where x^3 is two products, and integer kernels would round each of them.
 
     1. In whatever order the products stand, and the constants with them; those are float32 scalars.
     2. Nothing but what is rewritten reads what lies between, and x has the rank of the result.
@@ -42,9 +46,12 @@ class GeluPass(GraphPass):
         modified = False
         # The outermost product first: those within belong to it.
         for node in reversed(list(model.graph)):
-            value = _curved(model, node) if node.graph is not None else None
-            if value is not None:
-                replace_last(model, node, ir.node("Gelu", [value], name=node.name))
+            found = _curved(model, node) if node.graph is not None else None
+            if found is not None:
+                value, bend = found
+                replace_last(
+                    model, node, ir.node("Gelu", [value], {"approximate": "tanh"} if bend == "Tanh" else {}, name=node.name)
+                )
                 modified = True
         return ir.passes.PassResult(model, modified)
 
@@ -71,19 +78,19 @@ def spells_gelu(model: ir.Model) -> bool:
     return any(_curved(model, node) is not None for node in model.graph)
 
 
-def _curved(model: ir.Model, node: ir.Node) -> ir.Value | None:
-    """The x whose Gelu a node puts out."""
+def _curved(model: ir.Model, node: ir.Node) -> tuple[ir.Value, str] | None:
+    """The x whose Gelu a node puts out, and the operator that it is made of."""
     if not is_op(node, "Mul") and not is_op(node, "Div"):
         return None
     factors, constant = _factors(model, node)
     for place, sum_ in enumerate(factors):
-        found = _one_and_erf(model, sum_) if len(factors) == 2 else None
+        found = _one_and_bend(model, sum_) if len(factors) == 2 else None
         if found is None:
             continue
-        value, size = found
+        value, size, bend = found
         same = value is factors[1 - place] and value.shape is not None and node.outputs[0].shape is not None
         if same and len(value.shape) == len(node.outputs[0].shape) and np.isclose(constant * size, 0.5, rtol=_CLOSE, atol=0):
-            return value
+            return value, bend
     return None
 
 
@@ -107,21 +114,61 @@ def _inner_factors(model: ir.Model, value: ir.Value) -> tuple[list[ir.Value], fl
     return _factors(model, maker)
 
 
-def _one_and_erf(model: ir.Model, value: ir.Value) -> tuple[ir.Value, float] | None:
-    """(x, c) of `c + c Erf(x / sqrt(2))`."""
+def _one_and_bend(model: ir.Model, value: ir.Value) -> tuple[ir.Value, float, str] | None:
+    """(x, c, operator) of `c + c Erf(x / sqrt(2))` or `c + c Tanh(...)`."""
     sum_ = value.producer()
     if not is_op(sum_, "Add") or not is_private(model, value):
         return None
     for place in (0, 1):
-        one, erf, size = number(sum_.inputs[1 - place]), sum_.inputs[place], 1.0
-        product = scaled(erf.producer())
-        if product is not None and is_private(model, erf):
-            erf, size = product
-        if one is None or not is_op(erf.producer(), "Erf") or not is_private(model, erf):
+        one, bent, size = number(sum_.inputs[1 - place]), sum_.inputs[place], 1.0
+        product = scaled(bent.producer())
+        if product is not None and is_private(model, bent):
+            bent, size = product
+        bend = bent.producer()
+        if one is None or bend is None or bend.op_type not in _INSIDE or not is_private(model, bent):
             continue
-        inner = erf.producer().inputs[0]
-        product = scaled(inner.producer())
-        if product is None or not is_private(model, inner) or not np.isclose(one, size, rtol=_CLOSE, atol=0):
+        inner = bend.inputs[0]
+        if not is_private(model, inner) or not np.isclose(one, size, rtol=_CLOSE, atol=0):
             return None
-        return (product[0], one) if np.isclose(product[1], math.sqrt(0.5), rtol=_CLOSE, atol=0) else None
+        found = _INSIDE[bend.op_type](model, inner)
+        return None if found is None else (found, one, bend.op_type)
     return None
+
+
+def _in_erf(model: ir.Model, value: ir.Value) -> ir.Value | None:  # noqa: ARG001
+    product = scaled(value.producer())
+    return product[0] if product is not None and np.isclose(product[1], math.sqrt(0.5), rtol=_CLOSE, atol=0) else None
+
+
+def _in_tanh(model: ir.Model, value: ir.Value) -> ir.Value | None:
+    """The x of `sqrt(2 / pi) * (x + .044715 * x^3)`, or of `sqrt(2 / pi) * x * (1 + .044715 * x^2)`."""
+    factors, constant = _factors(model, value.producer())
+    sum_ = factors[-1].producer() if len(factors) in (1, 2) else None
+    if not is_op(sum_, "Add"):
+        sum_ = factors[0].producer() if len(factors) == 2 else None
+    if not is_op(sum_, "Add") or not is_private(model, sum_.outputs[0]):
+        return None
+    if not np.isclose(constant, math.sqrt(2 / math.pi), rtol=_CLOSE, atol=0):
+        return None
+    outside = [factor for factor in factors if factor is not sum_.outputs[0]]
+    for place in (0, 1):
+        plain, power = sum_.inputs[1 - place], sum_.inputs[place]
+        powers, size = _inner_factors(model, power)
+        powers = [base for factor in powers for base in _bases(model, factor)]
+        if not np.isclose(size, _CUBED, rtol=_CLOSE, atol=0) or len(set(powers)) != 1:
+            continue
+        (value,) = set(powers)
+        if (outside, len(powers), plain) == ([], 3, value) or (outside == [value] and len(powers) == 2 and number(plain) == 1):
+            return value
+    return None
+
+
+def _bases(model: ir.Model, value: ir.Value) -> list[ir.Value]:
+    """What a power multiplies."""
+    maker = value.producer()
+    if is_op(maker, "Pow") and is_private(model, value) and number(maker.inputs[1]) in (2, 3):
+        return [maker.inputs[0]] * int(number(maker.inputs[1]))
+    return [value]
+
+
+_INSIDE = {"Erf": _in_erf, "Tanh": _in_tanh}

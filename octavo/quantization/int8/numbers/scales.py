@@ -4,6 +4,7 @@
   and of a Relu or Clip that no layer takes in.
 - Concat: an input that nobody else reads shares the output's scale, so that the kernel copies instead of requantizing. One that
   others read too shares it only where that costs it at most `SHARED_WIDTH` in resolution.
+- Tanh has a scale of its own, with what carries its values on: its codes come out of a table that has no other.
 - Of tensors that share a scale, one that `int8.ranges` speaks of gives all of them its range.
 - A tensor that only an activation reads gets the range whose error *behind* the activation is least: SiLU maps a long negative tail
   to zero, and codes spent on it are lost (measured on detectors with SiLU: 8 dB).
@@ -23,7 +24,7 @@ from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.targets import target_of
-from octavo.quantization.int8.structure.units import CARRIERS, ONE_SCALE, SHARES, Unit, is_depthwise, is_weighted, readers
+from octavo.quantization.int8.structure.units import BOUNDED, CARRIERS, ONE_SCALE, Unit, is_depthwise, is_weighted, readers
 
 __all__ = ["quantized_tensors", "ranges_of", "scales_of"]
 
@@ -94,8 +95,8 @@ def scales_of(
     given = {name for name, key in asked.items() if recipe.ranges[key].bounds is not None}
     for unit in int8:
         share = (unit.inner or unit.outputs)[0]
-        if unit.kind in SHARES and share.name not in given:
-            ranges[share] = (0.0, 1.0)
+        if unit.kind in BOUNDED and share.name not in given:
+            ranges[share] = BOUNDED[unit.kind]
     target = target_of(recipe.target)
     symmetric = recipe.symmetric or target.symmetric
     groups = _groups(int8, ranges)
@@ -226,6 +227,8 @@ def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | 
         return _silu
     if kinds == {"Sigmoid"}:
         return _sigmoid
+    if kinds == {"Tanh"}:
+        return np.tanh
     if len(found) == 1 and kinds <= {"HardSigmoid", "HardSwish"}:
         alpha, beta = hard_sigmoid_of(found[0])
         factor = found[0].op_type == "HardSwish"
@@ -262,13 +265,20 @@ def _groups(int8: list[Unit], ranges: Mapping[ir.Value, tuple[float, float] | No
         if unit.kind in ONE_SCALE:
             for value in unit.outputs:
                 parent[root(value)] = root(unit.inputs[0])
+    # The integer form of Tanh asks for a scale of its own: a Concat shares it only where all that it joins have it.
+    own = {root(unit.outputs[0]) for unit in int8 if unit.kind == "Tanh"}
     for unit in int8:
         if unit.kind != "Concat":
             continue
+        mixed = any(root(value) not in own for value in unit.inputs)
         for value in unit.inputs:
+            if mixed and root(value) in own:
+                continue
             alone = sum(reader in members for reader in readers(value)) == 1
             if alone or _close(ranges[value], ranges[unit.outputs[0]]):
                 parent[root(value)] = root(unit.outputs[0])
+        if not mixed:
+            own.add(root(unit.outputs[0]))
     groups: dict[ir.Value, list[ir.Value]] = {}
     for value in ranges:
         groups.setdefault(root(value), []).append(value)

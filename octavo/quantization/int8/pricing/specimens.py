@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import codes_of
-from octavo.quantization.int8.structure.units import SHARES, Unit
+from octavo.quantization.int8.structure.units import BOUNDED, Unit
 from octavo.quantization.int8.writing.writer import write_qdq
 from octavo.runtime.profiling import Variant
 from octavo.runtime.shapes import shape_of
@@ -33,7 +33,6 @@ _RUN = 16
 _INSIDE_CONV = frozenset({"Add", "LeakyRelu", "Sigmoid", "hard_sigmoid", "hard_swish"})
 
 _CODES = QParams.spanning(-4.0, 4.0)
-_SHARES = QParams.spanning(0.0, 1.0)
 # The float graph is to run as it stands, whatever its Dequantize nodes remind the optimizer of.
 _AS_FLOAT = {"session.disable_quant_qdq": "1"}
 
@@ -126,8 +125,8 @@ def variants_of(units: Mapping[str, Unit], opsets: Mapping[str, int]) -> tuple[V
     rounded = (value for unit in members for value in (*unit.inputs, *unit.inner, *unit.outputs) if value not in written)
     scales = {value.name: _CODES for value in rounded}
     for unit in members:
-        if unit.kind in SHARES:
-            scales[(unit.inner or unit.outputs)[0].name] = _SHARES
+        if unit.kind in BOUNDED:
+            scales[(unit.inner or unit.outputs)[0].name] = QParams.spanning(*BOUNDED[unit.kind])
     codes = {unit.main.name: codes_of(unit.main, per_channel=True, bits=8) for unit in members if unit.kind == "linear"}
     int8_graph = ir.to_proto(write_qdq(_model(integer, opsets), members, set(members), scales, codes)).graph
     _drop_last_dequantize(int8_graph)

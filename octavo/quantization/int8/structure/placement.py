@@ -34,6 +34,7 @@ WHY = {
     "affine": "factor and shift as integer Add",
     "Clip": "Clip as Max and Min of codes",
     "Relu": "Relu as Max of codes",
+    "Tanh": "Tanh as integer Sigmoid",
 }
 
 # What has no fast integer kernel and makes a map larger, which another that is INT8 joins.

@@ -16,13 +16,13 @@ from octavo.graph.passes.qdq import number_of
 
 __all__ = [
     "ACTIVATIONS",
+    "BOUNDED",
     "CARRIERS",
     "COMBINERS",
     "COMPOSED",
     "CUTS",
     "EXTREMES",
     "ONE_SCALE",
-    "SHARES",
     "Unit",
     "affine_of",
     "constant",
@@ -38,15 +38,15 @@ CARRIERS = (REARRANGES - {"Identity"}) | {"MaxPool", "Pad", "Resize", "Slice", "
 # Kernels with a scale of their own for each input and the output.
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
 # Units whose integer form is made of other kernels.
-COMPOSED = frozenset({"affine", "hard_sigmoid", "hard_swish", "prelu", "silu"})
+COMPOSED = frozenset({"Tanh", "affine", "hard_sigmoid", "hard_swish", "prelu", "silu"})
 # What cuts values and follows nothing that takes it in: on codes it is their Max and Min.
 CUTS = frozenset({"Clip", "Relu"})
 # The larger or smaller of parts of one tensor: codes have the order of what they stand for.
 EXTREMES = frozenset({"Max", "Min"})
 # Units whose outputs have the scale of their input.
 ONE_SCALE = CARRIERS | CUTS | EXTREMES | {"prelu"}
-# Units whose inner tensor, or else output, lies between 0 and 1 whatever comes.
-SHARES = frozenset({"Sigmoid", "hard_sigmoid", "silu"})
+# Units whose inner tensor, or else output, has this range whatever comes. Of Tanh a step is 1/127, as its integer form has it.
+BOUNDED = dict.fromkeys(("Sigmoid", "hard_sigmoid", "silu"), (0.0, 1.0)) | {"Tanh": (-1.0, 128 / 127)}
 # Units that bend each value by itself.
 ACTIVATIONS = COMPOSED | CUTS | {"Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mish", "Sigmoid"}
 # Numbers that say where a box lies.

@@ -5,6 +5,7 @@
   take 4 % of the time of the 1x1 Conv before them (96 channels, 56x56).
 - PRelu (`prelu`): with every slope <= 1 it is Max(x, slope x), a depthwise 1x1 QLinearConv and a uint8 Max. With other
   slopes x's two sides go apart, Max(x, z) + (depthwise(Min(x, z)) - z), exact because one of the two is always z.
+- Tanh (`tanh`) is 2 Sigmoid(2 x) - 1, a table: the codes of Sigmoid, read as of twice the scale and another zero point.
 - A Relu or Clip that no layer takes in (`cut`) is Max and Min of codes, and so are those of parts of one tensor (`extreme`).
 - Pad (`padded`) works on the codes, with the zero point for 0: ONNX Runtime pads in float what stands between DQ and Q.
 - A 1x1 Conv that writes float (`pixels`): a Gemm over pixels, because integer convolutions write codes. Heads of maps are written
@@ -24,7 +25,10 @@ from octavo.quantization.int8.writing.coded_graph import CodedGraph
 from octavo.quantization.int8.writing.kept_float import add_float
 from octavo.quantization.int8.writing.saturation import bounds_of, folded
 
-__all__ = ["cut", "extreme", "padded", "pixels", "prelu", "sloped"]
+__all__ = ["cut", "extreme", "padded", "pixels", "prelu", "sloped", "tanh"]
+
+# Of Tanh between 0 and 1.
+_STEPS = 127
 
 
 def sloped(graph: CodedGraph, unit: Unit) -> None:
@@ -73,6 +77,36 @@ def cut(graph: CodedGraph, unit: Unit) -> None:
         last = place == len(limits)
         made = graph.code(target) if last else graph.fresh(f"{target}.half_bounded")
         code = graph.add(op, reads, made, name if last else f"{name}.{op}", instead=last)
+    if target in graph.outputs:
+        graph.dequantize(target, target, f"{target}.DQ")
+
+
+def tanh(graph: CodedGraph, unit: Unit) -> None:
+    """Tanh as Sigmoid of the same codes, read with twice their scale; what that puts out are the codes of Tanh.
+
+    Those have steps of 1/127 then. Where they share another scale (in a Concat) Tanh is float between DQ and Q.
+    """
+    source, target, name = unit.inputs[0].name, unit.outputs[0].name, unit.main.name
+    chosen, zero = graph.scales[target], graph.scales[source].zero_point
+    least = int(chosen.zero_point) - _STEPS
+    if not np.isclose(chosen.scale, 1 / _STEPS, rtol=1e-6) or least < np.iinfo(chosen.zero_point.dtype).min:
+        graph.add("Tanh", [graph.operand(source, unit)], graph.raw(target), name, instead=True)
+        graph.quantize(target, graph.raw(target))
+        return
+    doubled = _read_scaled(
+        graph,
+        graph.code(source),
+        2 * graph.scales[source].scale,
+        zero,
+        output=graph.fresh(f"{target}.doubled"),
+        node=f"{name}.doubled",
+    )
+    share = graph.add("Sigmoid", [doubled], graph.fresh(f"{target}.share"), name, instead=True)
+    pair = [
+        graph.constant(f"{name}.share.scale", np.asarray(np.float32(chosen.scale / 2))),
+        graph.constant(f"{name}.share.zero", np.asarray(least, chosen.zero_point.dtype)),
+    ]
+    graph.add("QuantizeLinear", [share, *pair], graph.code(target), f"{target}.Q")
     if target in graph.outputs:
         graph.dequantize(target, target, f"{target}.DQ")
 

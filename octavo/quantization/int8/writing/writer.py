@@ -18,7 +18,7 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import Codes
 from octavo.quantization.int8.structure.rows import joined, row_activations
 from octavo.quantization.int8.structure.units import Unit
-from octavo.quantization.int8.writing.coded_forms import cut, extreme, padded, pixels, prelu, sloped
+from octavo.quantization.int8.writing.coded_forms import cut, extreme, padded, pixels, prelu, sloped, tanh
 from octavo.quantization.int8.writing.coded_graph import CodedGraph
 from octavo.quantization.int8.writing.kept_float import stay_float
 from octavo.quantization.int8.writing.saturation import UNBOUNDED, bounds_of, folded
@@ -32,6 +32,7 @@ _FORMS = {
     "Max": extreme,
     "Min": extreme,
     "Pad": padded,
+    "Tanh": tanh,
     "prelu": prelu,
     "affine": sloped,
     "hard_sigmoid": sloped,
