@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from octavo.graph.operators import WEIGHTED
 
-__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "only_reader", "origin", "silu_of"]
+__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "leads_to", "only_reader", "origin", "silu_of"]
 
 # Operators whose kernels, in float or in integers, take in a Relu or Clip behind them. ConvTranspose has no integer kernel: as one
 # with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
@@ -35,6 +35,11 @@ def ends_ahead(node: ir.Node, is_end: Callable[[ir.Node], bool]) -> list[ir.Node
         ahead += fresh
         seen |= fresh.keys()
     return ends
+
+
+def leads_to(node: ir.Node, op_types: Collection[str]) -> bool:
+    """Whether an operator of these comes behind a node."""
+    return bool(ends_ahead(node, lambda one: one is not node and one.op_type in op_types))
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:

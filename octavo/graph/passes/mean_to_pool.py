@@ -1,4 +1,4 @@
-"""The mean over all spatial axes becomes GlobalAveragePool, for which integer kernels exist."""
+"""Mean and maximum over all spatial axes become pools, for which integer kernels exist."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.names import take_place
-from octavo.graph.nodes import only_reader
+from octavo.graph.nodes import leads_to, only_reader
+from octavo.graph.operators import WEIGHTED
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["MeanToPoolPass"]
+__all__ = ["GlobalMaxPass", "MaxToPoolPass", "MeanToPoolPass"]
+
+# Axes of a tensor of images.
+_IMAGES = 4
 
 
 class MeanToPoolPass(NodePass):
@@ -27,13 +31,15 @@ class MeanToPoolPass(NodePass):
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         found = _spatial(node)
-        if found is None:
+        if found is None or not self._serves(found[-1]):
             return False
         last = found[-1]
         value, old, read = node.inputs[0], last.outputs[0], [other for one in found for other in one.inputs]
         keeps = _keeps(last)
         rank = len(value.shape)
-        pool = ir.node("GlobalAveragePool", [value], name=last.name)
+        pool = self._pool(value, last.name)
+        if pool is None:
+            return False
         pooled = pool.outputs[0]
         pooled.dtype = ir.DataType.FLOAT
         pooled.shape = ir.Shape([*value.shape[:2], *([1] * (rank - 2))])
@@ -50,6 +56,55 @@ class MeanToPoolPass(NodePass):
         for other in read:
             forget(model, other)
         return True
+
+    def _serves(self, last: ir.Node) -> bool:  # noqa: ARG002
+        return True
+
+    def _pool(self, value: ir.Value, name: str | None) -> ir.Node | None:
+        return ir.node("GlobalAveragePool", [value], name=name)
+
+
+class MaxToPoolPass(MeanToPoolPass):
+    """Rewrite `ReduceMax(x, axes)` as a MaxPool over the whole of each channel.
+
+    It has no integer kernel, and GlobalMaxPool none either: what a gate of maxima multiplies is float then. A MaxPool is read off
+    codes as they lie between integer layers.
+
+    1. As for means; x are images [n, channels, height, width] of known height and width.
+    2. A layer comes behind: tails stay as they are.
+
+    The same values.
+    """
+
+    op_type = "ReduceMax"
+
+    def _serves(self, last: ir.Node) -> bool:
+        return leads_to(last, WEIGHTED)
+
+    def _pool(self, value: ir.Value, name: str | None) -> ir.Node | None:
+        return _whole(value, name)
+
+
+class GlobalMaxPass(NodePass):
+    """Rewrite `GlobalMaxPool(x)` as such a MaxPool, by the same rules."""
+
+    op_type = "GlobalMaxPool"
+
+    def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
+        pool = _whole(node.inputs[0], node.name) if leads_to(node, WEIGHTED) else None
+        if pool is not None:
+            take_place(model, [node], [pool], node.outputs[0], pool.outputs[0])
+        return pool is not None
+
+
+def _whole(value: ir.Value, name: str | None) -> ir.Node | None:
+    """The MaxPool of all pixels of images of known size before a layer."""
+    if value.dtype != ir.DataType.FLOAT or value.shape is None or len(value.shape) != _IMAGES:
+        return None
+    sizes = list(value.shape)[2:]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    return ir.node("MaxPool", [value], {"kernel_shape": sizes}, name=name)
 
 
 def _axes(node: ir.Node) -> list[int] | None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.names import take_place
-from octavo.graph.nodes import ends_ahead
+from octavo.graph.nodes import leads_to
 from octavo.graph.operators import WEIGHTED
 from octavo.graph.passes.arithmetic import is_op
 from octavo.graph.passes.node_pass import GraphPass
@@ -39,15 +39,11 @@ class OnePixelPass(GraphPass):
         """Rewrite in place; `modified` says whether a node changed."""
         modified = False
         for node in list(model.graph):
-            if is_op(node, "Expand") and _leads_on(node):
+            if is_op(node, "Expand") and leads_to(node, WEIGHTED):
                 modified |= _without(model, node) or _resized(model, node)
-            elif is_op(node, "Resize") and _is_pixel(node.inputs[0]) and _leads_on(node):
+            elif is_op(node, "Resize") and _is_pixel(node.inputs[0]) and leads_to(node, WEIGHTED):
                 modified |= _nearest(node)
         return ir.passes.PassResult(model, modified)
-
-
-def _leads_on(node: ir.Node) -> bool:
-    return bool(ends_ahead(node, lambda one: one.op_type in WEIGHTED))
 
 
 def _without(model: ir.Model, node: ir.Node) -> bool:

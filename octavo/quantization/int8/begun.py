@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.graph.custom_ops.names import operator
+from octavo.graph.passes.mean_to_pool import GlobalMaxPass, MaxToPoolPass
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_behind_conv import PoolBehindConvPass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
@@ -83,6 +84,8 @@ def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
         TransposedToConvPass(kept)(complete)
         if observes:
             PoolBehindConvPass(kept)(complete)
+        MaxToPoolPass()(complete)
+        GlobalMaxPass()(complete)
         PadDepthwisePass()(complete)
         if recipe.float_heads:
             RowsOfAnchorsPass(kept)(complete)
