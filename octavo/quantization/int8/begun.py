@@ -8,10 +8,12 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.graph.custom_ops.names import operator
+from octavo.graph.passes.fold_scale import FoldScalePass
 from octavo.graph.passes.mean_to_pool import GlobalMaxPass, MaxToPoolPass
 from octavo.graph.passes.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.pool_behind_conv import PoolBehindConvPass
 from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
+from octavo.graph.passes.sub_to_add import SubToAddPass
 from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.transposed_to_conv import TransposedToConvPass
 from octavo.graph.prepared import prepared
@@ -81,9 +83,11 @@ def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
     kept = carried(model, complete, kept)
     if kernels:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
-        TransposedToConvPass(kept)(complete)
         if observes:
+            SubToAddPass(kept)(complete)
+            FoldScalePass()(complete)
             PoolBehindConvPass(kept)(complete)
+        TransposedToConvPass(kept)(complete)
         MaxToPoolPass()(complete)
         GlobalMaxPass()(complete)
         PadDepthwisePass()(complete)
