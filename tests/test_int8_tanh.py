@@ -64,6 +64,12 @@ def test_other_codes(recipe):
     assert sqnr(model, quantized(model, **recipe)[0], IMAGES)["y"] > 28
 
 
+def test_symmetric_codes_have_the_same_table():
+    found = quantized(espcn(), symmetric=True)[2]
+    assert {record["kernel"] for record in found.nodes if record["op_type"] == "Tanh"} == {"QLinearSigmoid"}
+    assert not found.unexpected
+
+
 def test_a_concat_leaves_it_its_scale():
     model = joined()
     made, _, found = quantized(model)

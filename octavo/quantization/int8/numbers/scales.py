@@ -93,12 +93,15 @@ def scales_of(
     own = ranges_of(tensors, statistics, recipe) if known is None else known
     ranges = {value: own.get(value.name) for value in tensors}
     given = {name for name, key in asked.items() if recipe.ranges[key].bounds is not None}
+    target = target_of(recipe.target)
+    symmetric = recipe.symmetric or target.symmetric
     for unit in int8:
         share = (unit.inner or unit.outputs)[0]
         if unit.kind in BOUNDED and share.name not in given:
             ranges[share] = BOUNDED[unit.kind]
-    target = target_of(recipe.target)
-    symmetric = recipe.symmetric or target.symmetric
+            if unit.kind == "Tanh" and symmetric:
+                # The same step around a middle code: int8 has as many on either side, uint8 one more below.
+                ranges[share] = (-1.0, 1.0 if target.signed else 255 / 254)
     groups = _groups(int8, ranges)
     found: dict[str, QParams] = {}
     for members in groups:
