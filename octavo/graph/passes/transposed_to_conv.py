@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.nodes import cut_behind
+from octavo.graph.nodes import cut_behind, leads_to
+from octavo.graph.operators import WEIGHTED
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
@@ -28,10 +30,11 @@ class TransposedToConvPass(NodePass):
     arXiv 1609.07009). Where blocks that begin at a pixel put out need more of the pixels given than those of the kernel without
     pads, these are made, and a Slice cuts off what is too much: a kernel of 4 with stride 2 is one of 2 then, not 3.
 
-    1. Strides are one number for height and width, above 1; no dilations, no given output size. Groups are of one channel that
-       makes one channel: the Conv has as many copies of x as a block has places then, each with its own part of the kernel.
-    2. Weights and bias are constant, and x is 4-D.
+    1. Strides are one number for height and width; no dilations. Groups are of one channel that makes one channel: the Conv has as
+       many copies of x as a block has places then, each with its own part of the kernel.
+    2. Weights and bias are constant, and x is 4-D; where the output's size is given, or follows from x (`auto_pad`), it is known.
     3. The Conv has at most 1.8 times the products: a kernel of 3 with stride 2 has 16 for 9, those of 2 and 4 as many.
+    4. Where windows overlap or are cut, a layer comes behind: the last one of a network is float, and faster as it is.
 
     The Conv keeps the node's name, the last node puts out the tensor of the node's name. Exact up to the order of sums.
 
@@ -50,6 +53,8 @@ class TransposedToConvPass(NodePass):
         value, made = node.inputs[0], node.outputs[0]
         axes = _axes(node, weights)
         if node.name in self.kept or axes is None or value.shape is None or (bias is None and len(node.inputs) > 2):
+            return False
+        if any(axis.kernel > 1 or any(axis.crop) for axis in axes) and not leads_to(node, WEIGHTED):
             return False
         side, groups = len(axes[0].taps), node.attributes.get_int("group", 1)
         blocks = _of_blocks(weights, axes, groups)
@@ -77,12 +82,13 @@ class TransposedToConvPass(NodePass):
             end = cut
             deep = step(cut.op_type, [deep, *cut.inputs[1:]], "cut_blocks", shape, cut.name, **cut.attributes)
         tall = [side * size if isinstance(size, int) else size for size in sizes]
-        whole = step("DepthToSpace", [deep], "space", [batch, len(blocks) // side**2, *tall], blocksize=side, mode="DCR")
+        if side > 1:
+            deep = step("DepthToSpace", [deep], "space", [batch, len(blocks) // side**2, *tall], blocksize=side, mode="DCR")
         if any(any(axis.crop) for axis in axes):
             ends = {"starts": [axis.crop[0] for axis in axes], "ends": [-axis.crop[1] or _END for axis in axes], "axes": [2, 3]}
             step(
                 "Slice",
-                [whole, *(constant(kind, np.array(at, np.int64)) for kind, at in ends.items())],
+                [deep, *(constant(kind, np.array(at, np.int64)) for kind, at in ends.items())],
                 "part",
                 list(made.shape or []),
             )
@@ -139,25 +145,42 @@ def _axes(node: ir.Node, weights: np.ndarray | None) -> tuple[_Axis, _Axis] | No
     if weights is None or weights.dtype != np.float32 or weights.ndim != 4 or len(node.inputs[0].shape or ()) != 4:
         return None
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
-    stride, *other = set(settings.get("strides") or [1])
-    fixed = settings.get("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not settings.get("output_shape")
-    if other or stride < 2 or not fixed or set(settings.get("dilations") or [1]) != {1}:
+    strides, added = settings.get("strides") or [1, 1], settings.get("output_padding") or [0, 0]
+    pads = _pads(node, settings, weights.shape[2:], strides, added)
+    group = settings.get("group", 1)
+    depthwise = group == weights.shape[0] and weights.shape[1] == 1
+    if len(set(strides)) > 1 or pads is None or (group > 1 and not depthwise) or set(settings.get("dilations") or [1]) != {1}:
         return None
-    if settings.get("group", 1) not in (1, weights.shape[0]) or (settings.get("group", 1) > 1 and weights.shape[1] != 1):
-        return None
-    pads = settings.get("pads") or [0] * 4
-    added = settings.get("output_padding") or [0, 0]
+    stride = strides[0]
     found = []
     for at, kernel in enumerate(weights.shape[2:]):
-        ends = (pads[at], pads[at + 2])
         if kernel < stride:
             return None
-        forms = [_axis(kernel, stride, ends, added[at], crop) for crop in dict.fromkeys((0, ends[0] % stride))]
+        forms = [_axis(kernel, stride, pads[at], added[at], crop) for crop in dict.fromkeys((0, pads[at][0] % stride))]
         found.append(min(forms, key=lambda form: form.kernel))
     products = np.prod([axis.kernel * stride for axis in found]) / np.prod(weights.shape[2:])
     # A Conv takes no pads below zero.
     fits = products <= _WASTE and min(end for axis in found for end in axis.pads) >= 0
     return (found[0], found[1]) if fits else None
+
+
+def _pads(
+    node: ir.Node, settings: Mapping[str, Any], kernel: Sequence[int], strides: Sequence[int], added: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """What is cut off at both ends of height and width, as ONNX defines it; None where that depends on unknown sizes."""
+    auto, size = settings.get("auto_pad", "NOTSET"), settings.get("output_shape")
+    if auto in ("NOTSET", "VALID") and not size:
+        given = (settings.get("pads") if auto == "NOTSET" else None) or [0] * 4
+        return [(given[at], given[at + 2]) for at in (0, 1)]
+    known = list(node.inputs[0].shape)[2:]
+    if not all(isinstance(one, int) for one in known):
+        return None
+    size = size[-2:] if size else [one * stride for one, stride in zip(known, strides, strict=True)]
+    totals = [strides[at] * (known[at] - 1) + added[at] + kernel[at] - size[at] for at in (0, 1)]
+    if min(totals) < 0:
+        return None
+    halves = [(total // 2, total - total // 2) for total in totals]
+    return halves if auto == "SAME_UPPER" else [(more, less) for less, more in halves]
 
 
 def _of_blocks(weights: np.ndarray, axes: tuple[_Axis, _Axis], groups: int) -> np.ndarray:
