@@ -265,6 +265,17 @@ class TestBeforeInputs:
         assert tried["minmax, by channel"] > tried["minmax"] + 3
         assert chosen.measured["all_int8_db"] == max(tried.values())
 
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_symmetric_holds_for_channels_with_a_scale_each(self, target):
+        """Behind a Relu OpenVINO's have the least code for zero where nothing else is asked for."""
+        nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("Relu", ["a"], ["r"], "r"), conv("r", "d", "depth")]
+        model = network([*nodes, conv("d", "y", "point")], TENSORS, ["y"])
+        recipe = Int8(target=target, method="minmax", symmetric=True)
+        graph = Graph(quantize_static(model, statistics_of(model, IMAGES), recipe).model)
+        zeros = [graph.constants[node.input[2]] for node in graph.activations()]
+        assert any(zero.size == 16 for zero in zeros) == (target == "openvino")
+        assert all(np.all(zero == (0 if zero.dtype == np.int8 else 128)) for zero in zeros)
+
     @pytest.mark.parametrize("maker", ["conv", "relu", "sum", "pool", "max"])
     def test_a_scale_for_each_channel_stands_only_where_onnx_runtime_loads_it(self, maker):
         """An Add of two quantized tensors becomes QLinearAdd there, which refuses more than one output scale."""

@@ -117,7 +117,7 @@ def scales_of(
             found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=symmetric, signed=target.signed and bits == 8)
     own: dict[str, QParams] = {}
     if target.layout == "inputs":
-        own = _before_depthwise(int8, found, statistics) if by_channel and target.depthwise else {}
+        own = _before_depthwise(int8, found, statistics, symmetric=symmetric) if by_channel and target.depthwise else {}
     elif recipe.per_channel and not symmetric:
         own = _heads(int8, found, statistics, signed=target.signed)
     return found | {name: chosen for name, chosen in own.items() if name not in wide and name not in asked}
@@ -151,7 +151,9 @@ def _speaking(members: list[ir.Value], asked: Mapping[str, str], recipe: Int8, s
     return [value for value, key in said.items() if recipe.ranges[key] == wanted]
 
 
-def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics) -> dict[str, QParams]:
+def _before_depthwise(
+    int8: list[Unit], found: Mapping[str, QParams], statistics: Statistics, *, symmetric: bool
+) -> dict[str, QParams]:
     """What only depthwise Convs read: they scale each channel by itself, so that a scale each costs nothing."""
     makers = {value: unit for unit in int8 for value in unit.outputs}
     reading: dict[ir.Value, list[Unit]] = {}
@@ -168,7 +170,7 @@ def _before_depthwise(int8: list[Unit], found: Mapping[str, QParams], statistics
         if tensor is None or tensor.channel_high is None or value.shape is None or len(tensor.channel_high) != value.shape[1]:
             continue
         # Zero is the middle code, or the least one: no vector of zero points to subtract. Affine measured no better.
-        signed = float(tensor.channel_low.min()) < 0
+        signed = symmetric or float(tensor.channel_low.min()) < 0
         low = np.maximum(tensor.channel_low * _DEPTHWISE_ROOM, tensor.low)
         high = np.minimum(tensor.channel_high * _DEPTHWISE_ROOM, tensor.high)
         chosen[value.name] = QParams.per_channel(low, high, symmetric=signed, signed=signed)
