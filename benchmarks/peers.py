@@ -200,7 +200,8 @@ def _runs(model: Path, tensor: np.ndarray) -> dict[str, Any]:
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """Of ours the one before the way out, which speaks of a project's settings."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("to mend: ")]
     return lines[-1] if lines else ""
 
 

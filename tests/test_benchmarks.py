@@ -189,6 +189,9 @@ def test_a_tool_that_fails_is_a_row_of_the_table(tiny, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
     broken = peers.quantize("ort", Path(sys.executable), tmp_path / "broken.onnx", tmp_path, tmp_path / "none.onnx")
     assert broken["failed"].startswith("quantize: ")
+    (tmp_path / "nothing").mkdir()
+    ours = peers.quantize("ours", Path(sys.executable), tmp_path / "small.onnx", tmp_path / "nothing", tmp_path / "none.onnx")
+    assert "there was no image to calibrate on" in ours["failed"]
     results = judge(tiny, {}, limit=2, rounds=0) | {"ort": broken}
     record = {"host": peers.fingerprint(), "versions": {}, "samples": 8, "networks": {"tiny": results}}
     assert "| tiny | ort | failed: quantize: " in peers.markdown(record)
