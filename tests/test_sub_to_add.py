@@ -62,7 +62,7 @@ def test_the_same_values(nodes, forms, batch):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "reads", "kinds"),
+    ("recipe", "observes", "kinds"),
     [
         ({}, True, "Conv Add"),
         ({"keep_float": ["d"]}, True, "Conv Sub"),
@@ -70,8 +70,8 @@ def test_the_same_values(nodes, forms, batch):
         ({}, False, "Conv Sub"),
     ],
 )
-def test_the_sign_goes_into_a_layer(recipe, reads, kinds):
-    ready = begin(of(BETWEEN["of a layer"] + LAST), Int8(**recipe), reads=reads).complete
+def test_the_sign_goes_into_a_layer(recipe, observes, kinds):
+    ready = begin(of(BETWEEN["of a layer"] + LAST), Int8(**recipe), observes=observes).complete
     assert [node.op_type for node in ready.graph] == ["Conv", "Relu", *kinds.split(), "Conv"]
 
 
