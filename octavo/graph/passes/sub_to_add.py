@@ -21,21 +21,33 @@ _IMAGES = 4
 # What computes on codes, and layers of images: what stands around a difference that shall.
 _INTEGER = frozenset(
     {
-        *(
-            "Add",
-            "AveragePool",
-            "Clip",
-            "Concat",
-            "DepthToSpace",
-            "Div",
-            "GlobalAveragePool",
-            "HardSigmoid",
-            "HardSwish",
-            "LeakyRelu",
-        ),
-        *("MaxPool", "Mul", "PRelu", "Pad", "Relu", "Resize", "Sigmoid", "Slice", "Split", "Sub", "Tanh"),
-        *("BatchNormalization", "Conv", "ConvTranspose"),
+        "Add",
+        "AveragePool",
+        "BatchNormalization",
+        "Clip",
+        "Concat",
+        "Conv",
+        "ConvTranspose",
+        "DepthToSpace",
+        "Div",
+        "GlobalAveragePool",
     }
+    | {
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "MaxPool",
+        "Mul",
+        "PRelu",
+        "Pad",
+        "Relu",
+        "Resize",
+        "Sigmoid",
+        "Slice",
+        "Split",
+        "Sub",
+    }
+    | {"Tanh"}
 )
 
 
