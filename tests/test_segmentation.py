@@ -90,6 +90,14 @@ class TestMasks:
         with pytest.raises(DataError, match="nothing says what they mean"):
             item.mask.read((1, 3), 2, None)
 
+    def test_greys_in_several_channels_are_values(self, tmp_path):
+        values = np.array([[0, 3, 7]], np.uint8)
+        for kind in ("RGB", "RGBA", "LA", "CMYK"):
+            Image.fromarray(values).convert(kind).save(tmp_path / "m.tif")
+            assert Mask(tmp_path / "m.tif", {}, None, {}).read((1, 3), 8, 7).tolist() == [[0, 3, VOID]], kind
+        with pytest.raises(DataError, match="holds class 3"):
+            Mask(tmp_path / "m.tif", {}, None, {}).read((1, 3), 2, 7)
+
     def test_values_of_one_bit_and_of_more_than_eight(self, tmp_path):
         def read(values: np.ndarray, others: int | None = None, void: int | None = None) -> list[list[int]]:
             Image.fromarray(values).save(tmp_path / "m.tif")

@@ -28,7 +28,8 @@ class Mask:
     """Where a mask lies and what its values mean.
 
     Attributes:
-        path: an image of one channel (grey or palette: the index is the value), or of colours where `colours` says what they mean.
+        path: an image of one channel (grey or palette: the index is the value), one of greys alone in several (as OpenCV and many
+            tools write them; alpha says nothing), or of colours where `colours` says what they mean.
         classes: value to the model's class, `VOID` for none; values that are not there mean themselves.
         others: the class of all values that are not in `classes`; None where they mean themselves.
         colours: (red, green, blue) to the model's class; empty for masks of indices.
@@ -72,11 +73,11 @@ class Mask:
         return self._of_colours(shape) if self.colours else self._of_values(shape, void)
 
     def _of_values(self, shape: tuple[int, int], void: int | None) -> np.ndarray:
-        pixels = _whole(_pixels(self.path, shape), self.path)
-        if pixels.ndim != 2:
+        pixels = _one_channel(_whole(_pixels(self.path, shape), self.path))
+        if pixels is None:
             raise DataError(
                 f"{self.path} is a mask of colours, and nothing says what they mean",
-                "give the set a `palette: {class: [red, green, blue], ...}`, or masks of one channel",
+                "give the set a `palette: {class: [red, green, blue], ...}`, or masks of one channel (or of greys alone)",
             )
         table = np.arange(_VALUES, dtype=np.int32) if self.others is None else np.full(_VALUES, self.others, np.int32)
         for value, kind in self.classes.items():
@@ -102,7 +103,10 @@ class Mask:
 
 
 def _pixels(path: Path, shape: tuple[int, int], *, colours: bool = False) -> np.ndarray:
-    """A mask's pixels; its header has to say its image's size, which `data.max_pixels` has let through, before they are decoded."""
+    """A mask's pixels, of one channel or red, green and blue.
+
+    Its header has to say its image's size, which `data.max_pixels` has let through, before they are decoded.
+    """
     with opened(path, str(path), MOST_PIXELS, "mask") as image:
         columns, rows = image.size
         if (rows, columns) != shape:
@@ -110,7 +114,7 @@ def _pixels(path: Path, shape: tuple[int, int], *, colours: bool = False) -> np.
                 f"{path} is {rows}x{columns} pixels, its image {shape[0]}x{shape[1]}",
                 "make them one size (nearest neighbour, never smooth), or remove the pair",
             )
-        return np.asarray(image.convert("RGB") if colours else image)
+        return np.asarray(image.convert("RGB") if colours or len(image.getbands()) > 1 else image)
 
 
 def _whole(pixels: np.ndarray, path: Path) -> np.ndarray:
@@ -125,6 +129,13 @@ def _whole(pixels: np.ndarray, path: Path) -> np.ndarray:
             "write classes as whole numbers: 8 or 16 bits a pixel",
         )
     return pixels
+
+
+def _one_channel(pixels: np.ndarray) -> np.ndarray | None:
+    """Rows x columns; of greys in three channels the one, None of colours."""
+    if pixels.ndim == 2:
+        return pixels
+    return pixels[:, :, 0] if (pixels == pixels[:, :, :1]).all() else None
 
 
 def framed(mask: np.ndarray, frame: Frame) -> np.ndarray:
