@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import unicodedata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -197,6 +198,26 @@ class TestEveryFormat:
             (tmp_path / "labels/val/c.TXT").write_text("")
             with pytest.raises(DataError, match=r"1 label file\(s\) have no image: .*c\.TXT"):
                 read(tmp_path, form)
+
+    @pytest.mark.parametrize("apart", ["images", "labels"])
+    @pytest.mark.parametrize("form", WRITERS)
+    def test_names_with_accents_apart_from_their_letters(self, form, apart, tmp_path):
+        root = WRITERS[form](tmp_path)
+        forms = ("NFD", "NFC") if apart == "images" else ("NFC", "NFD")
+        name, label = (unicodedata.normalize(each, "\u00e9t\u00e9") for each in forms)
+        for path in [path for path in root.rglob("a.*") if path.is_file()]:
+            path.rename(path.with_stem(name if path.suffix == ".png" else label))
+        if form == "coco":
+            file = root / "instances.json"
+            file.write_text(file.read_text().replace("a.png", f"{label}.png"))
+        elif form == "yolo":
+            (root / "list.txt").write_text(f"images/val/{label}.png\nimages/val/b.png\n")
+            assert sum(len(item.objects) for item in read(root, form, annotations="list.txt")) == 3
+        else:
+            (root / "list.txt").write_text(f"{label}\nb\n")
+            assert sum(len(item.objects) for item in read(root, form, annotations="list.txt")) == 3
+        found = read(root, form)
+        assert sorted((Path(item.name).stem, len(item.objects)) for item in found) == sorted([(name, 3), ("b", 0)])
 
     @pytest.mark.parametrize("form", WRITERS)
     def test_sets_that_are_links_into_a_cache(self, form, tmp_path):

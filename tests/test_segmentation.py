@@ -90,6 +90,11 @@ class TestMasks:
         with pytest.raises(DataError, match="nothing says what they mean"):
             item.mask.read((1, 3), 2, None)
 
+    def test_a_mask_whose_name_has_an_accent_apart_from_its_letter(self, tmp_path):
+        pair(tmp_path, "e\u0301", np.zeros((2, 2)))
+        (tmp_path / "masks" / "e\u0301.png").rename(tmp_path / "masks" / "\u00e9.png")
+        assert open_set(masks(tmp_path), "here")[0].labelled
+
     def test_greys_in_several_channels_are_values(self, tmp_path):
         values = np.array([[0, 3, 7]], np.uint8)
         for kind in ("RGB", "RGBA", "LA", "CMYK"):

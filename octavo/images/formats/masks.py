@@ -8,7 +8,7 @@ from pathlib import Path
 
 from octavo.errors import DataError
 from octavo.images.formats.listed import Classes, Listed, dataset_folders, image_files
-from octavo.images.formats.places import shown
+from octavo.images.formats.places import composed, shown
 from octavo.images.masks import VOID, Mask
 from octavo.params.grammar import HeadMasks, ImageSet
 
@@ -103,7 +103,7 @@ def _pairs(folder: Path, masks_at: Path, where: str) -> list[tuple[Path, Path]]:
 def _by_stem(folder: Path, where: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in image_files(folder):
-        other = found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+        other = found.setdefault(composed(path.relative_to(folder).with_suffix("").as_posix()), path)
         if other != path:
             raise DataError(
                 f"{where}: {other} and {path} have the same name, by which images and masks are paired", "keep one, or rename it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -9,7 +10,7 @@ from octavo.errors import DataError
 from octavo.images.formats.listed import image_files
 from octavo.params.grammar import ImageSet
 
-__all__ = ["ImageFinder", "annotations_path", "refuse_outside", "shown", "text_lines"]
+__all__ = ["ImageFinder", "annotations_path", "composed", "refuse_outside", "shown", "text_lines"]
 
 # How many names an error lists, and how much of each.
 _SHOWN = 8
@@ -81,8 +82,13 @@ class ImageFinder:
         if self._by_base is None:
             self._by_base = defaultdict(list)
             for path in image_files(self._root):
-                self._by_base[path.name].append(path)
-        return self._by_base.get(base, [])
+                self._by_base[composed(path.name)].append(path)
+        return self._by_base.get(composed(base), [])
+
+
+def composed(name: str) -> str:
+    """A name by which others that look the same are equal: macOS parts letters and accents in names of files (Unicode's NFD)."""
+    return unicodedata.normalize("NFC", name)
 
 
 def refuse_outside(name: str, entry: str, root: Path) -> None:

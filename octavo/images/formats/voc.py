@@ -17,7 +17,7 @@ from octavo.errors import DataError
 from octavo.images.formats.annotated import Annotation, Photo, Shape, listed
 from octavo.images.formats.class_map import Category, class_indices
 from octavo.images.formats.listed import Classes, Listed, files_below, image_files
-from octavo.images.formats.places import annotations_path, refuse_outside, shown, text_lines
+from octavo.images.formats.places import annotations_path, composed, refuse_outside, shown, text_lines
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
 
@@ -83,7 +83,7 @@ def _xml_files(folder: Path) -> list[Path]:
 
 
 def _stem(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).with_suffix("").as_posix()
+    return composed(path.relative_to(folder).with_suffix("").as_posix())
 
 
 def _stems(file: Path, root: Path) -> list[str]:
@@ -93,7 +93,7 @@ def _stems(file: Path, root: Path) -> list[str]:
         columns = line.split()
         if not columns:
             continue
-        here, stem = f"{file}, line {number}", columns[0]
+        here, stem = f"{file}, line {number}", composed(columns[0])
         if len(columns) > 2 or (len(columns) == 2 and columns[1] not in ("-1", "0", "1")):
             raise DataError(f"{here} is not the name of one image: {line!r}", "one name a line, without folder and suffix")
         refuse_outside(stem, here, root)

@@ -10,6 +10,7 @@ whatever is found there is wrong.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -105,9 +106,10 @@ def _chosen(root: Path, file: Path) -> list[Path]:
 
 
 def _as_spelt(label: Path) -> Path:
-    """The label file as it lies there: some programs write A.TXT."""
-    capital = label.with_suffix(".TXT")
-    return capital if not label.is_file() and capital.is_file() else label
+    """The label file as it lies there: some programs write A.TXT, and some systems an accent apart from its letter."""
+    names = [unicodedata.normalize(form, label.name) for form in ("NFC", "NFD")]
+    spelt = (path for name in names for path in (label.with_name(name), label.with_name(name).with_suffix(".TXT")))
+    return next((path for path in (label, *spelt) if path.is_file()), label)
 
 
 def _label_file(path: Path, below: Path, folder: Path | None) -> Path:
