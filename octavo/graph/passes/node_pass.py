@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Collection
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from octavo.graph.names import added_apart
 
-__all__ = ["GraphPass", "NodePass", "SpelledPass"]
+__all__ = ["GraphPass", "NodePass", "SparingPass", "SpelledPass"]
 
 
 class GraphPass(ir.passes.InPlacePass):
@@ -20,6 +21,18 @@ class GraphPass(ir.passes.InPlacePass):
         model = model_or_result.model if isinstance(model_or_result, ir.passes.PassResult) else model_or_result
         with added_apart(model):
             return super().__call__(model)
+
+
+class SparingPass(GraphPass):
+    """An edit that leaves nodes alone by their names: a form that only integers gain by, where a user keeps its node in float.
+
+    Args:
+        kept: the names.
+    """
+
+    def __init__(self, kept: Collection[str] = ()) -> None:
+        super().__init__()
+        self.kept = kept
 
 
 class NodePass(GraphPass):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import is_pointwise, only_reader
 from octavo.graph.passes.count_values import pads_explicitly
-from octavo.graph.passes.node_pass import NodePass
+from octavo.graph.passes.node_pass import NodePass, SparingPass
 from octavo.graph.passes.qdq import constant_of, new_constant
 
 __all__ = ["PoolBehindConvPass"]
 
 
-class PoolBehindConvPass(NodePass):
+class PoolBehindConvPass(SparingPass, NodePass):
     """Rewrite `Conv(AveragePool(x))` as `AveragePool(Conv(x))`, or where the pool counts its padding as a depthwise Conv.
 
     In Inception's modules a pool of 192 to 2048 channels stands before a Conv that leaves 32 to 192 of them. ONNX Runtime's integer
@@ -34,10 +33,6 @@ class PoolBehindConvPass(NodePass):
     """
 
     op_type = "AveragePool"
-
-    def __init__(self, kept: Collection[str] = ()) -> None:
-        super().__init__()
-        self.kept = kept
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         conv, value = only_reader(node.outputs[0]), node.inputs[0]

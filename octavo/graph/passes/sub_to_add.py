@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import onnx_ir as ir
 
@@ -11,7 +9,7 @@ from octavo.graph.nodes import leads_to
 from octavo.graph.operators import WEIGHTED
 from octavo.graph.passes.arithmetic import is_op, number, replace_last
 from octavo.graph.passes.folding import foldable
-from octavo.graph.passes.node_pass import GraphPass
+from octavo.graph.passes.node_pass import SparingPass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
 __all__ = ["SubToAddPass"]
@@ -19,39 +17,12 @@ __all__ = ["SubToAddPass"]
 # Axes of a tensor of images.
 _IMAGES = 4
 # What computes on codes, and layers of images: what stands around a difference that shall.
-_INTEGER = frozenset(
-    {
-        "Add",
-        "AveragePool",
-        "BatchNormalization",
-        "Clip",
-        "Concat",
-        "Conv",
-        "ConvTranspose",
-        "DepthToSpace",
-        "Div",
-        "GlobalAveragePool",
-    }
-    | {
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "MaxPool",
-        "Mul",
-        "PRelu",
-        "Pad",
-        "Relu",
-        "Resize",
-        "Sigmoid",
-        "Slice",
-        "Split",
-        "Sub",
-    }
-    | {"Tanh"}
-)
+_INTEGER = frozenset({"Conv", "ConvTranspose", "BatchNormalization", "AveragePool", "GlobalAveragePool", "MaxPool"})
+_INTEGER |= {"Add", "Concat", "DepthToSpace", "Div", "Mul", "Pad", "Resize", "Slice", "Split", "Sub"}
+_INTEGER |= {"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh"}
 
 
-class SubToAddPass(GraphPass):
+class SubToAddPass(SparingPass):
     """Rewrite `x - y` as `x + (-y)`, `c - x` as a 1x1 depthwise Conv, `x - c` as `x + (-c)` and `x / c` as `x * (1 / c)`.
 
     ONNX Runtime has no integer Sub and Div, and all that is added to them or gated by them is float behind a Q and DQ (`1 - gate`;
@@ -69,10 +40,6 @@ class SubToAddPass(GraphPass):
     Args:
         kept: names of nodes that are left alone.
     """
-
-    def __init__(self, kept: Collection[str] = ()) -> None:
-        super().__init__()
-        self.kept = kept
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite in place; `modified` says whether a node changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from octavo.graph.nodes import cut_behind, leads_to
 from octavo.graph.operators import WEIGHTED
-from octavo.graph.passes.node_pass import NodePass
+from octavo.graph.passes.node_pass import NodePass, SparingPass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
 __all__ = ["TransposedToConvPass"]
@@ -21,7 +21,7 @@ _WASTE = 1.8
 _END = np.iinfo(np.int64).max
 
 
-class TransposedToConvPass(NodePass):
+class TransposedToConvPass(SparingPass, NodePass):
     """Rewrite a ConvTranspose as Conv and DepthToSpace, and a Relu or Clip behind it as one behind the Conv.
 
     ONNX Runtime has no integer ConvTranspose. In a U-Net each stands between integer layers, in float, with a Q and a DQ.
@@ -43,10 +43,6 @@ class TransposedToConvPass(NodePass):
     """
 
     op_type = "ConvTranspose"
-
-    def __init__(self, kept: Collection[str] = ()) -> None:
-        super().__init__()
-        self.kept = kept
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         weights, bias = constant_of(node.inputs[1]), constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
