@@ -864,6 +864,18 @@ def test_where_fidelity_is_reached_no_channel_is_equalized():
     assert result.measured["db"] >= 10
 
 
+def test_weights_are_rounded_by_their_inputs_up_to_two_db_beyond_fidelity():
+    model = uneven()
+    statistics = statistics_of(model)
+    plain = quantize_static(model, statistics, Int8(placement="all", fidelity=1), IMAGES).measured
+    assert set(plain["tried_db"]) == {"mse", "percentile", "minmax"}
+    near = quantize_static(model, statistics, Int8(placement="all", fidelity=plain["all_int8_db"] - 1.9), IMAGES).measured
+    assert set(near["tried_db"]) == {*plain["tried_db"], f"{plain['chosen']}, rounded"}
+    assert near["all_int8_db"] == max(near["tried_db"].values())
+    beyond = quantize_static(model, statistics, Int8(placement="all", fidelity=plain["all_int8_db"] - 2.1), IMAGES).measured
+    assert beyond["tried_db"] == plain["tried_db"]
+
+
 @pytest.mark.parametrize(
     ("more", "less", "settings", "chosen"),
     [

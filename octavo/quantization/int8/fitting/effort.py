@@ -1,8 +1,8 @@
 """What costs more than a candidate of `auto`, kept only where it measures better on held-out images.
 
 `effort: high` does all of it. By default it is done as far as it takes to reach `fidelity`, before any layer goes back to float: it
-costs about what finding out which layers these would be does, and nothing at run time. Networks that answer with maps stop at the
-first step then: a search of ranges takes minutes on their large images.
+costs about what finding out which layers these would be does, and nothing at run time. The first step is taken up to 2 dB beyond
+`fidelity`. Networks that answer with maps stop at it then: a search of ranges takes minutes on their large images.
 
 From the way of quantizing that measured best so far: layers rounded by their inputs (`refinement`), then ranges chosen by the error
 at the heads (`cuts`).
