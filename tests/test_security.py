@@ -512,6 +512,7 @@ class TestPaths:
             ("source.file", {"source": {"kind": "transformers", "file": "{}"}}),
             ("source.entry", {"source": {"kind": "ultralytics", "entry": "{}", "file": "w.pth"}}),
             ("source.custom_ops.My", {"source": {"kind": "onnx", "file": "a.onnx", "custom_ops": {"My": "{}"}}}),
+            ("int8.placement", {"int8": {"placement": "table:{}"}}),
             ("data.calibration.path", {"calibration": {"format": "folder", "path": "{}"}}),
             ("data.validation.path", {"validation": {"format": "imagefolder", "path": "{}"}}),
             ("data.train.path", {"train": {"format": "folder", "path": "{}"}}),
@@ -530,8 +531,9 @@ class TestPaths:
         block = filled(block)
         params = project_params()
         sets = params["models"]["small"]["data"]
-        params["models"]["small"] |= {"source": block["source"]} if "source" in block else {}
-        sets |= {} if "source" in block else block
+        whole = block.keys() <= params["models"]["small"].keys()
+        params["models"]["small"] |= block if whole else {}
+        sets |= {} if whole else block
         Path("params.yaml").write_text(yaml.safe_dump(params))
         with pytest.raises(ParamsError, match=rf"models\.small\.{re.escape(key)}: .* lies outside the project .*\n.*allow_outside"):
             load_model("params.yaml", "small")

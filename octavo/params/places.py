@@ -53,6 +53,8 @@ def _named(model: ModelSpec) -> Iterator[tuple[str, str]]:
         if images is not None:
             yield f"data.{purpose}.path", images.path
             yield from ((f"data.{purpose}.{key}", path) for key, path in _beside(images))
+    if model.int8.table is not None:
+        yield "int8.placement", model.int8.table
 
 
 def _beside(images: ImageSet) -> Iterator[tuple[str, str]]:

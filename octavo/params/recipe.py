@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -111,8 +113,8 @@ class Int8(Block):
     # of a box. 1x1 Convs have int8 weights all the same (docs/int8.md); others stay float as a whole.
     float_heads: bool = True
     # Where Q and DQ go. measured: each kind of work is timed in float and in INT8 on this machine; what is faster in float, borders
-    # included, stays float. table:<file>: the same from a saved table (models/<model>/int8/costs.json): same table, same bytes.
-    # all: everything that can be INT8 is, and repair goes by estimates.
+    # included, stays float. table:<file>: the same from a saved table (a copy of models/<model>/int8/costs.json): same table, same
+    # bytes. all: everything that can be INT8 is, and repair goes by estimates.
     placement: Annotated[str, Field(pattern=r"^(measured|all|table:.+)$")] = "measured"
     # Node names, op types or shell patterns that stay in float32, each must match a node.
     keep_float: tuple[str, ...] = ()
@@ -125,6 +127,20 @@ class Int8(Block):
         """
         told = self.fidelity != "auto" or self.effort != "default" or task != "embedding"
         return self if told else self.model_copy(update={"fidelity": 25.5})
+
+    @property
+    def table(self) -> str | None:
+        """The file of costs that `placement` names."""
+        return self.placement.removeprefix("table:") if self.placement.startswith("table:") else None
+
+    @model_validator(mode="after")
+    def _table_is_kept(self) -> Int8:
+        if self.table is not None and Path(os.path.normpath(self.table)).parts[:1] == ("models",):
+            raise ValueError(
+                f"placement: {self.table} is an output, which DVC deletes before it is made again: copy it, `costs.json` beside "
+                "params.yaml for one, and name the copy"
+            )
+        return self
 
     @model_validator(mode="after")
     def _runs_there(self) -> Int8:

@@ -117,7 +117,7 @@ def _later(recipe: Int8, bound: float) -> list[str]:
         words.append(
             "`placement: measured`: what measures faster in float on the machine that quantizes, borders included, stays float"
         )
-    elif recipe.placement.startswith("table:"):
+    elif recipe.table is not None:
         words.append(f"`placement: {recipe.placement}`: what is faster in float by that table stays float")
     else:
         words.append("what is estimated to be faster in float, borders included, stays float")

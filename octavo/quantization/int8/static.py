@@ -211,7 +211,7 @@ def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> C
         return None
     if recipe.placement == "measured":
         return measure(model, [*whole.int8, *_joined(whole)]) if measurable else None
-    return CostTable.load(recipe.placement.removeprefix("table:"))
+    return CostTable.load(recipe.table)
 
 
 def _joined(whole: Plan) -> list[Unit]:
