@@ -7,11 +7,15 @@ import onnx
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import he, network, run
+from graphs import he, network, run, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
+from octavo.params.grammar import Int8
+from octavo.quantization.executed import executed
+from octavo.quantization.int8 import Images, quantize_static
+from octavo.runtime.kernels import optimized_nodes
 
 SIDE = 6
 
@@ -187,3 +191,20 @@ def test_concats_and_splits_without_a_shuffle_stay():
     net.conv(first, "y", 2, 2)
     net.conv(rest, "z", 6, 2)
     assert not ShuffleByOrderPass()(net.model("y", "z")).modified
+
+
+def test_a_shuffle_between_float_layers_is_float_in_the_record_and_no_surprise():
+    net = Net()
+    net.stage(8, 2)
+    first = net.shuffle("whole2", "last.mixed", 16, 2)
+    second = net.conv(first, "a", 16, 16, activation="LeakyRelu")
+    model = net.model(net.conv(net.shuffle(second, "b", 16, 2), "y", 16, 8))
+    kept = [node.name for node in model.graph if node.op_type in ("Conv", "LeakyRelu") and node.name not in ("y", "a.raw", "a")]
+    recipe = Int8(method="minmax", placement="all", float_heads=False, keep_float=kept)
+    result = quantize_static(model, statistics_of(model, [image()]), recipe, Images([image()], []))
+    record = {decision.node: decision.precision for decision in result.decisions}
+    before = [name for name in record if name not in ("y", "a.raw", "a", "b", "b.5d", "b.swapped")]
+    assert {record[name] for name in before} == {"float"}
+    assert {precision for name, precision in record.items() if name not in before} == {"int8"}
+    ran = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert ran.unexpected == []

@@ -42,10 +42,7 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
         elif decision is None and (one := _became(node, made)) is not None:
             decision = one
         elif decision is None:
-            # In what it was folded into: what it read, else what reads it.
-            beside = [value.producer() for value in node.inputs if value is not None]
-            beside += [use.node for value in node.outputs for use in value.uses()]
-            near = next((made[other.name] for other in beside if other is not None and other.name in made), None)
+            near = _nearest(node, made, names)
             precision = near.precision if near is not None else "int8"
             decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
         records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
@@ -62,6 +59,31 @@ def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     means = found.op_type == "GlobalAveragePool" and node.op_type == ends[0].op_type == "ReduceMean"
     changed = found.op_type != ends[0].op_type and (found.op_type in _OF_SEVERAL or ends[0].op_type in AFFINE)
     return found if means or changed else None
+
+
+def _nearest(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> Decision | None:
+    """The decision for what a node was folded into.
+
+    1. What makes its tensors, under names that begin with theirs (`ShuffleByOrderPass`).
+    2. What it read, else what reads it.
+    3. Of several folded ones in a row, what lies around these.
+    """
+
+    def found(one: ir.Node) -> Decision | None:
+        starts = tuple(f"{value.name}." for value in one.outputs)
+        fetched = (made[name] for name in made if name.startswith(starts) and name not in names)
+        return made.get(one.name or "") or next(fetched, None)
+
+    ring, seen = [node], {node}
+    while ring:
+        near = next(filter(None, map(found, ring)), None)
+        if near is not None:
+            return near
+        behind = [value.producer() for one in ring for value in one.inputs if value is not None]
+        ahead = [use.node for one in ring for value in one.outputs for use in value.uses()]
+        ring = list(dict.fromkeys(one for one in (*behind, *ahead) if one is not None and one not in seen))
+        seen |= set(ring)
+    return None
 
 
 def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> list[Decision]:
