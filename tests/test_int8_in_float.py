@@ -124,6 +124,19 @@ def test_a_file_that_runs_slower_than_fp32_computes_in_float_with_int8_weights(t
     assert CostTable.load(tmp_path / "costs.json").speeds == result.costs.speeds
 
 
+def test_what_was_too_dear_in_int8_is_not_said_of_a_file_in_float(timed, monkeypatch):
+    bound = quantized(fidelity=10.0).measured["all_int8_db"] + 2
+    monkeypatch.setattr(static, "fidelity_of", lambda *_: bound)
+    monkeypatch.setattr(static, "least_of", lambda _: 10.0)
+    for speed, dear in ((1.5, True), (0.7, False)):
+        timed(speed)
+        measured = quantized().measured
+        assert ("in_float" in measured) == (not dear)
+        assert ("dear_db" in measured) == ("dear_price" in measured) == dear
+        assert (measured["fidelity_db"] == bound) == (not dear)
+        assert measured["db"] >= measured["fidelity_db"]
+
+
 @pytest.mark.parametrize("speed", [None, 0.96, 1.5])
 def test_a_file_that_does_not_is_int8(timed, speed):
     timed(speed)

@@ -142,7 +142,11 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
                 wanted_db=record["fidelity_db"],
             )
             plan, noise, costs = found.plan, found.noise, found.costs
-            record |= {"in_float": found.why} if found.why else {}
+            if found.why:
+                record["in_float"] = found.why
+                if db_of(noise) >= bound:
+                    # What of it was too dear in INT8 says nothing of this file.
+                    record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
     rows = alone.rows(whole.reasons) if alone is not None else []
