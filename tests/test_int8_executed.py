@@ -25,7 +25,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import Executed, executed
-from octavo.quantization.int8 import quantize_dynamic, quantize_static
+from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.verification import verified
 from octavo.runtime import session
@@ -455,3 +455,23 @@ def test_what_was_folded_away_has_the_precision_of_what_it_went_into(tmp_path):
         assert made["norm"].precision == precision
         assert "BatchNormalization" not in [node.op_type for node in optimized(result.model, tmp_path).graph.node]
         assert np.isfinite(run(result.model, {"x": IMAGES[0]})["y"]).all()
+
+
+def test_a_norm_behind_a_concat_is_recorded_as_the_convs_that_it_becomes():
+    names = ("scale", "shift", "mean", "spread")
+    norm = {name: np.abs(GENERATOR.standard_normal(11)).astype(np.float32) + 1 for name in names}
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["b"], "stem.relu"),
+        oh.make_node("Concat", ["b", "x"], ["c"], "both", axis=1),
+        oh.make_node("BatchNormalization", ["c", *names], ["d"], "norm"),
+        oh.make_node("Conv", ["d", "w"], ["y"], "last"),
+    ]
+    weights = {"w0": WEIGHTS["w0"], "w": GENERATOR.standard_normal((4, 11, 1, 1)).astype(np.float32)} | norm
+    model = network(nodes, weights, ["y"], inputs={"x": [1, 3, 16, 16]})
+    statistics = statistics_of(model, [{"x": image} for image in IMAGES])
+    images = Images([{"x": image} for image in IMAGES], [])
+    result = quantize_static(model, statistics, Int8(method="minmax", placement="all", float_heads=False), images)
+    found = {record["node"]: record for record in explained(model, result).nodes}
+    assert found["norm"]["precision"] == found["norm"]["runs"] == "int8"
+    assert found["norm"]["reason"] == "in 2 parts: integer kernel"

@@ -87,7 +87,13 @@ def _nearest(node: ir.Node, made: Mapping[str, Decision], names: Collection[str 
 
 
 def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> list[Decision]:
-    """What preparation made of a node for some channels each: their names begin with its layer's (`RowsOfAnchorsPass`)."""
+    """What preparation made of a node for some channels each.
+
+    Their names begin with its layer's (`RowsOfAnchorsPass`), or with its own: Convs for what a norm reads of a Concat
+    (`FoldBatchNormPass`).
+    """
+    if node.op_type == "BatchNormalization":
+        return [one for one in made.values() if one.op_type == "Conv" and one.node.startswith(f"{node.name}.part")]
     before = [node]
     for one in before:
         makers = [value.producer() for value in one.inputs if value is not None] if one.op_type not in LAYERS else []
