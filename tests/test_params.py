@@ -62,8 +62,6 @@ EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
         ),
         ({"int8": {"target": "arm", "format": "qoperator"}}, ["models.small.int8", "target arm takes `format: qdq` only"]),
         ({"int8": {"target": "tensorrt", "bits16": ["a"]}}, ["models.small.int8", "no 16-bit activations: use `keep_float`"]),
-        ({"int8": {"placement": "table:models/small/int8/costs.json"}}, ["models.small.int8: placement:", "copy it"]),
-        ({"int8": {"placement": "table:./models/x/../small/int8/costs.json"}}, ["which DVC deletes before it is made again"]),
         ({"int8": {"weights": "mean"}}, ["models.small.int8.weights", "'minmax' or 'mse'"]),
         ({"calibrate": {"samples": "many"}}, ["models.small.calibrate.samples", "valid integer", "'many'"]),
         ({"benchmark": {"threads": []}}, ["models.small.benchmark.threads: list should have at least 1 item"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -132,15 +130,6 @@ class Int8(Block):
     def table(self) -> str | None:
         """The file of costs that `placement` names."""
         return self.placement.removeprefix("table:") if self.placement.startswith("table:") else None
-
-    @model_validator(mode="after")
-    def _table_is_kept(self) -> Int8:
-        if self.table is not None and Path(os.path.normpath(self.table)).parts[:1] == ("models",):
-            raise ValueError(
-                f"placement: {self.table} is an output, which DVC deletes before it is made again: copy it, `costs.json` beside "
-                "params.yaml for one, and name the copy"
-            )
-        return self
 
     @model_validator(mode="after")
     def _runs_there(self) -> Int8:

@@ -93,7 +93,8 @@ def _parts(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | 
     (`FoldBatchNormPass`).
     """
     if node.op_type == "BatchNormalization":
-        return [one for one in made.values() if one.op_type == "Conv" and one.node.startswith(f"{node.name}.part")]
+        starts = f"{node.name}.part"
+        return [one for name, one in made.items() if one.op_type == "Conv" and name.startswith(starts) and name not in names]
     before = [node]
     for one in before:
         makers = [value.producer() for value in one.inputs if value is not None] if one.op_type not in LAYERS else []

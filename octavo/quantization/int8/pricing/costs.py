@@ -135,6 +135,11 @@ class CostTable:
         mend = "set `placement: measured` to make a new table, or name the right file in `placement: table:<file>`"
         try:
             found = read_json(path)
+        except FileNotFoundError as error:
+            raise QuantizationError(
+                f"cost table {path}: no such file",
+                f"DVC deletes outputs before it runs a stage: if this is one (`dvc checkout` restores it), name a copy; or {mend}",
+            ) from error
         except (OSError, ValueError) as error:
             raise QuantizationError(f"cost table {path} cannot be read: {error}", mend) from error
         if not isinstance(found, dict) or found.get("format") != FORMAT:
