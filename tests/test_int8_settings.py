@@ -94,6 +94,21 @@ class TestSixteenBits:
         assert ops.count("QLinearConv") == 2, "stem and PRelu"
         assert len([op for op in ops if op in ("Conv", "FusedConv")]) == 1, "the Conv that reads 16 bits"
 
+    def test_what_is_around_them_is_called_so_and_is_no_surprise(self, model, statistics):
+        result = quantize_static(model, statistics, Int8(bits16=("m",), float_heads=False))
+        record = {decision.node: decision for decision in result.decisions}
+        assert {name: one.precision for name, one in record.items()} == {
+            "stem": "int8",
+            "act": "int8",
+            "pool": "16-bit",
+            "last": "16-bit",
+            "tail": "16-bit",
+        }
+        assert record["last"].reason == "bits16: 16-bit codes beside int8 weights, which ONNX Runtime's CPU computes with in float"
+        ran = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+        assert ran.unexpected == []
+        assert ran.layers == ran.integer == 1
+
     def test_a_pattern_means_what_shares_its_histogram_too(self, statistics):
         nodes = [
             oh.make_node("Conv", ["x", "w"], ["stem/out"], "stem"),

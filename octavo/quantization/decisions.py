@@ -12,7 +12,7 @@ __all__ = ["Decision", "as_records", "left_out", "summary"]
 
 @dataclass(frozen=True)
 class Decision:
-    """One compute node's precision (`int8`, `fp16` or `float`) and the reason for it.
+    """One compute node's precision (`int8`, `16-bit`, `fp16` or `float`) and the reason for it.
 
     `arithmetic` is what it computes in where the precision is that of its weights in the file only.
     """

@@ -20,15 +20,16 @@ __all__ = ["decided", "with_halves"]
 _OF_SEVERAL = frozenset({"Clip", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "PRelu", "Relu"})
 
 
-def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str]) -> list[Decision]:
+def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[str], wide: Collection[str] = ()) -> list[Decision]:
     """A record for every node of the graph as it came in; what preparation rewrote says so.
 
     Args:
         model: FP32 as it came in.
         reasons: each unit of the prepared graph, and why it stays float ("" for INT8).
         choosers: nodes that choose among values before layers.
+        wide: names of the tensors that have 16-bit codes.
     """
-    made = {decision.node: decision for decision in decisions_of(reasons)}
+    made = {decision.node: decision for decision in decisions_of(reasons, wide)}
     names = {node.name for node in model.graph}
     records = []
     for node in model.graph:

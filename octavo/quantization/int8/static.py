@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
@@ -163,7 +164,8 @@ def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe:
         # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
         halves = pack_constants(result, begun.kept) if target_of(recipe.target).layout == "kernels" else ()
     shorten_names(result, model)
-    return result, with_halves(decided(model, plan.reasons, choosers), halves)
+    wide = {name for name, scale in plan.scales.items() if scale.zero_point.dtype == np.uint16}
+    return result, with_halves(decided(model, plan.reasons, choosers, wide), halves)
 
 
 def _placed(

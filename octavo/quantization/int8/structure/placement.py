@@ -64,15 +64,26 @@ def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] |
     return reasons
 
 
-def decisions_of(reasons: Mapping[Unit, str]) -> list[Decision]:
-    """A record for every node of every unit."""
+def decisions_of(reasons: Mapping[Unit, str], wide: Collection[str] = ()) -> list[Decision]:
+    """A record for every node of every unit.
+
+    Args:
+        reasons: each unit, and why it stays float ("" for INT8).
+        wide: names of the tensors that have 16-bit codes: no kernel takes 8-bit ones beside them.
+    """
     bare = {layer for unit, layer in row_activations(reasons).items() if reasons[unit]}
-    return [
-        Decision(node.name or "", node.op_type, "float" if reason else "int8", reason or _why(unit, bare))
-        for unit, reason in reasons.items()
-        for node in unit.nodes
-        if node.op_type != "Constant"
-    ]
+    found = []
+    for unit, reason in reasons.items():
+        around = any(value.name in wide for value in (*unit.inputs, *unit.inner, *unit.outputs))
+        precision = "float" if reason else "16-bit" if around else "int8"
+        why = reason or (_wide_why(unit) if around else _why(unit, bare))
+        found += [Decision(node.name or "", node.op_type, precision, why) for node in unit.nodes if node.op_type != "Constant"]
+    return found
+
+
+def _wide_why(unit: Unit) -> str:
+    weights = " beside int8 weights" if unit.kind == "linear" else ""
+    return f"bits16: 16-bit codes{weights}, which ONNX Runtime's CPU computes with in float"
 
 
 def _why(unit: Unit, bare: Collection[Unit]) -> str:
