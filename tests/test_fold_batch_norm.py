@@ -70,6 +70,40 @@ def test_a_transposed_conv_takes_it_in(biased):
     assert ops(folded_alike(network(nodes, tensors, ["y"]))) == ["ConvTranspose"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "folds"),
+    [(None, True), ({}, True), ({"transB": 1}, True), ({"alpha": 2.0}, False), ({"beta": 0.5}, False), ({"transA": 1}, False)],
+)
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_linear_layer_of_vectors_takes_it_in(settings, folds, biased):
+    """The end of a face embedding: Linear and BatchNorm1d. As a MatMul it becomes a Gemm."""
+    tensors = {"w": normal(6, 3) if settings and "transB" in settings else normal(3, 6), "b": normal(6)}
+    linear = oh.make_node("MatMul", ["v", "w"], ["c"], "layer")
+    if settings is not None:
+        linear = oh.make_node("Gemm", ["v", "w", "b"][: 3 if biased else 2], ["c"], "layer", **settings)
+    nodes = [oh.make_node("GlobalAveragePool", ["x"], ["p"], "pool"), oh.make_node("Flatten", ["p"], ["v"], "flat")]
+    if settings and "transA" in settings:
+        nodes[1:] = [oh.make_node("Flatten", ["p"], ["f"], "flat"), oh.make_node("Transpose", ["f"], ["v"], "turn", perm=[1, 0])]
+    model = network([*nodes, linear, batch_norm("c", "y", 6, tensors)], tensors, ["y"])
+    if folds:
+        assert ops(folded_alike(model))[-1] == "Gemm"
+        assert "BatchNormalization" not in ops(model)
+    else:
+        assert not FoldBatchNormPass()(model).modified
+
+
+def test_rows_of_vectors_keep_it():
+    """Channels are on axis 1 there, and columns on axis 2."""
+    tensors = {"w": normal(16, 6), "rows": np.array([0, 3, -1])}
+    tensors |= {"v": normal(256, 16)}
+    nodes = [
+        oh.make_node("Reshape", ["x", "rows"], ["r"], "flat"),
+        oh.make_node("MatMul", ["r", "v"], ["s"], "layer"),
+        batch_norm("s", "y", 3, tensors),
+    ]
+    assert not FoldBatchNormPass()(network(nodes, tensors, ["y"])).modified
+
+
 def test_a_transposed_conv_of_groups_does_not():
     tensors = {"w": normal(3, 2, 2, 2)}
     nodes = [oh.make_node("ConvTranspose", ["x", "w"], ["c"], "conv", group=3), batch_norm("c", "y", 6, tensors)]

@@ -16,7 +16,6 @@ from octavo.graph.passes.gelu import with_gelu
 from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
 from octavo.graph.passes.hard_swish import HardSwishPass
 from octavo.graph.passes.layer_norm import LayerNormPass
-from octavo.graph.passes.linear_to_gemm import LinearToGemmPass
 from octavo.graph.passes.max_min_to_clip import MaxMinToClipPass
 from octavo.graph.passes.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.neg_to_conv import NegToConvPass
@@ -70,7 +69,6 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     # What was folded is a product.
     ZeroTinyWeightsPass()(ready)
     HardSigmoidToClipPass()(ready)
-    LinearToGemmPass()(ready)
     FocusToConvPass()(ready)
     ShuffleByOrderPass()(ready)
     return ready

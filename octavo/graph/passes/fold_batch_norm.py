@@ -1,4 +1,4 @@
-"""BatchNormalization disappears into the convolutions before it, through a Concat too, or becomes a depthwise convolution."""
+"""BatchNormalization disappears into the layers before it, through a Concat too, or becomes a depthwise convolution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class FoldBatchNormPass(NodePass):
     """Fold inference-mode `BatchNormalization(x)` = a x + b, with a and b per channel.
 
     1. All four parameters are constant float32, training_mode is 0 and only the first output is used; anything else is left alone.
-    2. `x` comes from a Conv or ConvTranspose with constant weights that nobody else reads: they take a in, its bias b.
+    2. `x` comes from a layer with constant weights that nobody else reads (`folding.foldable`): they take a in, its bias b. A face
+       embedding's last layer is a Gemm with a norm, which scales what the embedding is judged by.
     3. `x` comes from a Concat along axis 1 that nobody else reads: each part takes its slice of a and b, by rule 2 or rule 4. That
        also brings parts of very different range (an image beside features) to one range before INT8 gives them one scale. What
        rule 2 changes gets a new name, because it holds other values than before. Not so where rule 2 holds for no part and a Relu

@@ -1,4 +1,4 @@
-"""Constant factors and shifts of channels disappear into the Conv before them."""
+"""Constant factors and shifts of channels disappear into the layer before them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ __all__ = ["FoldScalePass"]
 
 
 class FoldScalePass(GraphPass):
-    """Fold `Mul`, `Div`, `Add` and `Sub` of what a Conv or ConvTranspose puts out and a constant of one value, or one a channel.
+    """Fold `Mul`, `Div`, `Add` and `Sub` of what a layer puts out and a constant of one value, or one a channel.
 
     Frozen batch norms are exported so (RT-DETR, D-FINE, torchvision's detectors): left alone, each stands between an integer
-    convolution and its activation as float work of its own.
+    convolution and its activation as float work of its own. So are linear layers, as MatMul and Add: ONNX Runtime makes a Gemm of
+    the two while loading, before it looks for Q/DQ, and one with a float bias has no integer kernel. As a Gemm from the start it
+    gets an int32 bias, which also takes back what rounding shifts.
 
-    1. The Conv has constant weights, and nobody else reads its output.
-    2. The constant is float32 and either operand, but not what is divided by the Conv's output.
+    1. The layer is a Conv, a ConvTranspose, or a Gemm or MatMul of vectors (tensors of more dimensions: `BiasApartPass`) with
+       constant weights, and nobody else reads its output. A MatMul becomes a Gemm.
+    2. The constant is float32 and either operand, but not what is divided by the layer's output.
     3. The constant is finite, and has one value or [channels, 1, ...], with ones before: one for each position is left alone.
 
     The result keeps the name of the node's output. Exact up to float rounding.

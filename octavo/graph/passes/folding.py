@@ -1,4 +1,4 @@
-"""What passes share that take constant factors and shifts into the Conv before them."""
+"""What passes share that take constant factors and shifts into the layer before them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["AFFINE", "affine_of", "bypass", "channels_of", "foldable", "into", "
 
 # Operators that multiply what they read or add to it.
 AFFINE = frozenset({"Add", "Div", "Mul", "Sub"})
-# Layers that take both in, and the axis of output channels in their weights.
-_CHANNELS = {"Conv": 0, "ConvTranspose": 1}
+# Layers that take both in, and the axis of output channels in their weights; of a Gemm, `transB` tells.
+_CHANNELS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 
 
 def affine_of(node: ir.Node, place: int, channels: int, rank: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -64,7 +64,10 @@ def is_private(model: ir.Model, value: ir.Value | None) -> bool:
 
 
 def foldable(model: ir.Model, value: ir.Value | None) -> bool:
-    """Whether a value is that of a Conv or ConvTranspose with constant weights and bias, and one node alone reads it."""
+    """Whether a value is that of a layer with constant weights and bias, and one node alone reads it.
+
+    A MatMul is one where it multiplies vectors by a matrix, and a Gemm where it does that and adds one bias a column.
+    """
     if not is_private(model, value):
         return False
     node = value.producer()
@@ -73,26 +76,46 @@ def foldable(model: ir.Model, value: ir.Value | None) -> bool:
     if node.op_type == "ConvTranspose" and node.attributes.get_int("group", 1) != 1:
         return False
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return bias is None or ir.convenience.get_const_tensor(bias) is not None
+    known = bias is None or ir.convenience.get_const_tensor(bias) is not None
+    return known and (node.op_type not in ("Gemm", "MatMul") or _is_linear(node))
 
 
-def channels_of(conv: ir.Node) -> int:
+def _is_linear(node: ir.Node) -> bool:
+    rows, weights = node.inputs[0].shape, node.inputs[1].shape
+    if rows is None or weights is None or len(rows) != 2 or len(weights) != 2:
+        return False
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    settings = node.attributes
+    plain = settings.get_float("alpha", 1.0) == settings.get_float("beta", 1.0) == 1.0 and not settings.get_int("transA", 0)
+    return plain and (bias is None or all(size == 1 for size in list(bias.shape)[:-1]))
+
+
+def _axis(layer: ir.Node) -> int:
+    """That of output channels in a layer's weights."""
+    transposed = layer.op_type == "Gemm" and layer.attributes.get_int("transB", 0)
+    return 0 if transposed else _CHANNELS[layer.op_type]
+
+
+def channels_of(layer: ir.Node) -> int:
     """How many channels a layer puts out that is `foldable`."""
-    return ir.convenience.get_const_tensor(conv.inputs[1]).shape[_CHANNELS[conv.op_type]]
+    return ir.convenience.get_const_tensor(layer.inputs[1]).shape[_axis(layer)]
 
 
-def into(model: ir.Model, conv: ir.Node, scale: np.ndarray, shift: np.ndarray) -> None:
-    """Make a layer that is `foldable` put out `scale y + shift` in place of y; both float64 [channels]."""
-    before = conv.inputs[1:]
-    weights = ir.convenience.get_const_tensor(conv.inputs[1]).numpy().astype(np.float64)
-    old = conv.inputs[2] if len(conv.inputs) > 2 else None
+def into(model: ir.Model, layer: ir.Node, scale: np.ndarray, shift: np.ndarray) -> None:
+    """Make a layer that is `foldable` put out `scale y + shift` in place of y; both float64 [channels]. A MatMul becomes a Gemm."""
+    before = layer.inputs[1:]
+    weights = ir.convenience.get_const_tensor(layer.inputs[1]).numpy().astype(np.float64)
+    old = layer.inputs[2] if len(layer.inputs) > 2 else None
     bias = ir.convenience.get_const_tensor(old).numpy().astype(np.float64) if old is not None else np.zeros(len(scale))
-    axis = _CHANNELS[conv.op_type]
+    axis = _axis(layer)
     folded = weights * scale.reshape(*[1] * axis, -1, *[1] * (weights.ndim - 1 - axis))
-    # A Conv can take in more than one; each leaves its own constant.
-    conv.replace_input_with(1, new_constant(model, f"{conv.name}.folded_weights", folded.astype(np.float32)))
-    conv.resize_inputs(3)
-    conv.replace_input_with(2, new_constant(model, f"{conv.name}.folded_bias", (bias * scale + shift).astype(np.float32)))
+    if layer.op_type == "MatMul":
+        layer.op_type = "Gemm"
+    # A layer can take in more than one; each leaves its own constant.
+    if np.any(scale != 1):
+        layer.replace_input_with(1, new_constant(model, f"{layer.name}.folded_weights", folded.astype(np.float32)))
+    layer.resize_inputs(3)
+    layer.replace_input_with(2, new_constant(model, f"{layer.name}.folded_bias", (bias * scale + shift).astype(np.float32)))
     for value in before:
         forget(model, value)
 
