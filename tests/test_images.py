@@ -17,7 +17,7 @@ from octavo.errors import DataError, ParamsError
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.images.batches import batch_of
 from octavo.images.dataset import Classes, Images, Item, image_list, open_set, refuse_overlap
-from octavo.images.decode import decode, read_image
+from octavo.images.decode import decode, read_image, read_shape
 from octavo.images.frame import Frame
 from octavo.images.input_sizes import further_sizes, refuse_fixed_batch, refuse_fixed_sides, refuse_untaken
 from octavo.images.packaged import locate, make_set
@@ -53,6 +53,24 @@ class TestDecode:
         exif[0x0112] = 6
         assert decode(encoded(GRADIENT, "JPEG", exif=exif), "x").shape == (20, 30, 3)
 
+    @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+    def test_a_damaged_entry_of_exif_data_does_not_keep_a_photo_from_being_turned(self, form, tmp_path):
+        exif = Image.Exif()
+        exif[0x0112], exif[0x011A] = 6, 72.0
+        # The resolution said to be text: Pillow reads it so, and cannot write it again.
+        entry = bytes.fromhex("011a0005")
+        assert entry in exif.tobytes()
+        damaged = exif.tobytes().replace(entry, bytes.fromhex("011a0002"))
+        (tmp_path / "x").write_bytes(encoded(GRADIENT, form, exif=damaged))
+        assert read_image(tmp_path / "x").shape == (20, 30, 3)
+        assert read_shape(tmp_path / "x") == (20, 30)
+
+    @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+    def test_a_photo_whose_exif_data_are_none_is_read_as_it_lies(self, form, tmp_path):
+        (tmp_path / "x").write_bytes(encoded(GRADIENT, form, exif=b"Exif\0\0XX\0*" + bytes(8)))
+        assert read_image(tmp_path / "x").shape == (30, 20, 3)
+        assert read_shape(tmp_path / "x") == (30, 20)
+
     @pytest.mark.parametrize("cut", [0, 10, 60])
     @pytest.mark.parametrize("form", ["PNG", "JPEG"])
     def test_a_truncated_file_is_an_error_not_a_grey_image(self, form, cut):
@@ -60,11 +78,12 @@ class TestDecode:
         with pytest.raises(DataError, match="broken.jpg is"):
             decode(encoded(noisy, form)[: max(0, len(encoded(noisy, form)) * cut // 100)], "broken.jpg")
 
-    def test_text_floats_and_missing_files(self, tmp_path):
+    def test_text_pixels_without_a_range_and_missing_files(self, tmp_path):
         with pytest.raises(DataError, match="not a readable image"):
             decode(b"hello", "x")
-        with pytest.raises(DataError, match="floating-point"):
-            decode(encoded(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF"), "x")
+        for kind, words in ((np.float32, "floating-point"), (np.int32, "32 bits")):
+            with pytest.raises(DataError, match=f"{words}.* no fixed range"):
+                decode(encoded(Image.fromarray(np.zeros((4, 4), kind)), "TIFF"), "x")
         with pytest.raises(DataError, match="cannot be read"):
             read_image(tmp_path / "none.png")
 

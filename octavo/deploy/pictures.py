@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from os import PathLike
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from octavo.errors import DataError
-from octavo.images.decode import UNREADABLE, decode, read_image, refuse_large
+from octavo.images.decode import UNREADABLE, decode, read_image, refuse_large, upright
 from octavo.params.block import MAX_PIXELS
 
 __all__ = ["Picture", "listed", "pixels_of"]
@@ -48,7 +48,7 @@ def pixels_of(image: Picture, called: str, max_pixels: int = MAX_PIXELS) -> np.n
         refuse_large(image, called, max_pixels)
         try:
             # An image that the caller opened is decoded here.
-            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            return np.asarray(upright(image).convert("RGB"))
         except UNREADABLE as error:
             raise DataError(
                 f"{called} is not a readable image: {' '.join(str(error).split())}", "give one that Pillow can load"

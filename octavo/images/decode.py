@@ -7,26 +7,36 @@ pixels there are is read from the header before one is decoded.
 from __future__ import annotations
 
 import io
+import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 
 from octavo.errors import DataError
 from octavo.params.block import MAX_PIXELS, MOST_PIXELS
 
-__all__ = ["EXTENSIONS", "UNREADABLE", "decode", "opened", "read_image", "read_shape", "refuse_large"]
+__all__ = ["EXTENSIONS", "UNREADABLE", "decode", "opened", "read_image", "read_shape", "refuse_large", "upright"]
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 # Pillow's names of what files of these names may hold.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 # What Pillow raises where a file is damaged or an image cannot be converted; `UnidentifiedImageError` is an OSError.
 UNREADABLE = (OSError, ValueError, SyntaxError, EOFError)
-# EXIF orientations that exchange height and width.
-_TURNED = frozenset({5, 6, 7, 8})
+# What undoes an EXIF orientation; those that exchange height and width.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_EXCHANGED = frozenset({5, 6, 7, 8})
 MEND = "replace or remove the file, or set `data.on_bad_image: skip` in params.yaml (skipped images are counted and listed)"
 
 
@@ -48,10 +58,11 @@ def read_shape(path: str | Path) -> tuple[int, int]:
     data = _bytes(path)
     with opened(io.BytesIO(data), str(path), MOST_PIXELS) as image:
         # Behind the pixels of a PNG Pillow finds EXIF data only by decoding them all.
-        exif = Image.Image.getexif(image) if image.format == "PNG" and b"eXIf" not in data else image.getexif()
+        plain = image.format == "PNG" and b"eXIf" not in data
+        orientation = _orientation((lambda: Image.Image.getexif(image)) if plain else image.getexif)
         columns, rows = image.size
         # Of a TIFF Pillow gives the size turned already.
-        turned = exif.get(ExifTags.Base.Orientation) in _TURNED and image.format != "TIFF"
+        turned = orientation in _EXCHANGED and image.format != "TIFF"
         return (columns, rows) if turned else (rows, columns)
 
 
@@ -70,20 +81,43 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> np.ndarray:
         uint8, height x width x 3, RGB.
 
     Raises:
-        DataError: truncated, no image, floating-point pixels, or more pixels than `max_pixels`.
+        DataError: truncated, no image, pixels without a fixed range (floats, 32-bit integers), or more than `max_pixels`.
     """
     if not data:
         raise DataError(f"{name} is an empty file", MEND)
     with opened(io.BytesIO(data), name, max_pixels) as image:
-        image.load()
-        image = ImageOps.exif_transpose(image)
+        kind = image.format
+        image = upright(image)
+        if image.mode == "F" or (image.mode == "I" and kind == "TIFF"):
+            pixels = "floating-point pixels" if image.mode == "F" else "pixels of 32 bits"
+            raise DataError(f"{name} holds {pixels}, which have no fixed range", MEND)
         if image.mode.startswith("I"):
             # Pillow's own conversion clips at 255 instead of scaling.
             grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
             return np.repeat(grey[:, :, None], 3, axis=2)
-        if image.mode == "F":
-            raise DataError(f"{name} holds floating-point pixels, which have no fixed range", MEND)
         return np.asarray(image.convert("RGB"))
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """An image decoded, and turned as its EXIF orientation says.
+
+    Unlike Pillow's `exif_transpose` it writes no EXIF data for the turned image, which fails where one of its entries is damaged.
+
+    Raises:
+        One of `UNREADABLE`: it is damaged.
+    """
+    image.load()
+    turn = _TURNS.get(_orientation(image.getexif))
+    return image if turn is None else image.transpose(turn)
+
+
+def _orientation(exif: Callable[[], Image.Exif]) -> int:
+    """By its EXIF data; 1, as it lies, where these cannot be read, as other programs show such a photo."""
+    try:
+        found = exif().get(ExifTags.Base.Orientation)
+    except (*UNREADABLE, struct.error, TypeError):
+        return 1
+    return found if isinstance(found, int) else 1
 
 
 @contextmanager
