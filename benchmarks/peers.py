@@ -28,7 +28,7 @@ import numpy as np
 import yaml
 from pydantic import ValidationError
 
-from arguments import environment_path, parser
+from arguments import at_least, environment_path, parser
 from measure import FP32, judge, open_exact
 from networks import CALIBRATION, NETWORKS, UNLESS_TOLD, Network, network
 from octavo import cli
@@ -245,7 +245,7 @@ def main() -> None:
         "--networks", default=",".join(UNLESS_TOLD), metavar="A,B", help=f"of: {', '.join(NETWORKS)} (default: %(default)s)"
     )
     arguments.add_argument("--tools", default=",".join(TOOLS), metavar="A,B", help=f"of: {', '.join(TOOLS)} (default: all)")
-    arguments.add_argument("--samples", type=int, default=CALIBRATION, help=f"calibration images (default: {CALIBRATION})")
+    arguments.add_argument("--samples", type=at_least(4), default=CALIBRATION, help=f"calibration images (default: {CALIBRATION})")
     arguments.add_argument(
         "--int8", type=_settings, default={}, metavar="YAML", help="settings of Octavo's int8 block (default: none)"
     )

@@ -185,6 +185,14 @@ def test_settings_of_octavo_that_it_does_not_know(given, said, capsys, monkeypat
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("option", "said"), [(("--samples", "3"), "3 is less than 4"), (("--limit", "0"), "0 is less than 1")])
+def test_numbers_that_leave_nothing_to_measure(option, said, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--out", "none", *option])
+    with pytest.raises(SystemExit):
+        peers.main()
+    assert said in capsys.readouterr().err
+
+
 def test_a_tool_that_fails_is_a_row_of_the_table(tiny, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
     broken = peers.quantize("ort", Path(sys.executable), tmp_path / "broken.onnx", tmp_path, tmp_path / "none.onnx")
