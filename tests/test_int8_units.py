@@ -336,7 +336,7 @@ class TestPlacement:
         found = self.between(node, tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
         assert found["m"] == ("" if int8 else "interpolation has no fast integer kernel")
 
-    @pytest.mark.parametrize("join", ["Add", "Concat"])
+    @pytest.mark.parametrize("join", ["Add", "Concat", "Mul"])
     @pytest.mark.parametrize(
         ("larger", "int8"),
         [
@@ -362,6 +362,50 @@ class TestPlacement:
         ]
         found = self.between(*larger, oh.make_node("Add", ["u", "v"], ["m"], "m"), tensors=scales)
         assert found["m"] == "its input comes from u (Resize), which is float"
+
+    def test_what_is_computed_of_a_map_made_larger_in_float_is_rounded_where_it_joins_what_is_int8(self):
+        """PIDNet's `(1 - g) x + g up(y)`, where g is float; BiSeNetV2's `x * Sigmoid(up(y))`."""
+        nodes = [
+            oh.make_node("Resize", ["a", "", "scales"], ["u"], "u", mode="linear"),
+            oh.make_node("Exp", ["a"], ["e"], "e"),
+            oh.make_node("Mul", ["e", "u"], ["v"], "v"),
+            oh.make_node("Sigmoid", ["u"], ["s"], "s"),
+            oh.make_node("Add", ["a", "v"], ["c"], "c"),
+            oh.make_node("Mul", ["c", "s"], ["m"], "m"),
+        ]
+        found = self.between(*nodes, tensors={"scales": np.array([1, 1, 1, 1], np.float32)})
+        assert [name for name, reason in found.items() if reason] == ["u", "e", "v", "s"]
+
+    @pytest.mark.parametrize(
+        ("axes", "join", "gate", "reason"),
+        [
+            ([2, 3], "Mul", "Exp", ""),
+            ([2, 3], "Add", "Exp", ""),
+            ([1], "Mul", "Exp", ""),
+            ([1], "Mul", "Sigmoid", ""),
+            ([1], "Concat", "Exp", "its input comes from g (Exp), which is float"),
+            (None, "Mul", "Sigmoid", "its input comes from g (Sigmoid), which is float"),
+            (None, "Mul", "Exp", "its input comes from g (Exp), which is float"),
+            (None, "Add", "Sigmoid", "its input comes from g (Sigmoid), which is float"),
+        ],
+    )
+    def test_a_gate_in_float_is_rounded_where_it_meets_a_map_that_is_int8(self, axes, join, gate, reason):
+        """Made of what has no integer form (ReduceL2): one number a channel or a pixel."""
+        before = oh.make_node("Exp", ["a"], ["r"], "r")
+        if axes is not None:
+            before = oh.make_node("ReduceL2", ["a", "axes"], ["r"], "r", keepdims=1)
+        nodes = [before, oh.make_node(gate, ["r"], ["g"], "g")]
+        settings = {"axis": 1} if join == "Concat" else {}
+        joined = oh.make_node(join, ["a", "g"], ["m"], "m", **settings)
+        last = oh.make_node("Conv", ["m", "wide"], ["y"], "last")
+        channels = 4 if join == "Concat" else 3
+        found = self.decided(
+            [conv("x", "a"), *nodes, joined, last],
+            ["y"],
+            tensors=SAME | {"axes": np.array(axes or [1]), "wide": normal(3, channels, 1, 1)},
+        )
+        assert found["g"]
+        assert found["m"] == reason
 
     @pytest.mark.parametrize(
         ("inputs", "settings", "int8"),

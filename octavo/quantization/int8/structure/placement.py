@@ -3,8 +3,8 @@
 1. Conv, Gemm and MatMul with constant weights: this is where integer kernels pay.
 2. Units that carry or combine quantized values on (Add, Concat, pools, activations, reshapes), where *every* float input comes
    from an INT8 unit or is a graph input: the value has its scale already, and no island of Q/DQ arises. A float activation on the
-   rows of an INT8 layer (`rows`) counts as that layer. Where a map that was made larger in float joins one that is INT8, it is
-   rounded there: all that comes behind would be float for its sake.
+   rows of an INT8 layer (`rows`) counts as that layer. Where a map that was made larger in float joins one that is INT8, or what is
+   repeated along it (a gate a channel or a pixel), it is rounded there: all that comes behind would be float for its sake.
 3. The tail stays float: whatever no weights follow. That is box decoding, softmax, the resizing of logits and the Concat of boxes
    and scores, which one scale for both ruins (onnxruntime #14233), recognised by where it stands and not by its name.
 4. What has no integer kernel in ONNX Runtime stays float, and so does what `keep_float` names and what rule 2 then no longer
@@ -39,7 +39,7 @@ WHY = {
 
 # What has no fast integer kernel and makes a map larger, which another that is INT8 joins.
 _UPSAMPLES = frozenset({"ConvTranspose", "Resize"})
-_JOINS = frozenset({"Add", "Concat"})
+_JOINS = frozenset({"Add", "Concat", "Mul"})
 
 
 def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] | None = None) -> dict[Unit, str]:
@@ -59,8 +59,11 @@ def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] |
     makers = {value: unit for unit in units for value in unit.outputs}
     makers |= {value: layer for unit, layer in row_activations(units).items() for value in unit.outputs}
     reasons: dict[Unit, str] = {}
+    larger: set[Unit] = set()
     for unit in units:
-        reasons[unit] = _refusal(unit, leads, makers, reasons, named)
+        reasons[unit] = out_of_reach(unit, leads, named) or _refusal(unit, makers, reasons, larger)
+        if reasons[unit] and _made_larger(unit, makers, larger):
+            larger.add(unit)
     return reasons
 
 
@@ -92,22 +95,31 @@ def _why(unit: Unit, bare: Collection[Unit]) -> str:
     return WHY.get(unit.kind, "carries INT8 values on")
 
 
-def _refusal(
-    unit: Unit, leads: Mapping[Unit, bool], makers: Mapping[ir.Value, Unit], reasons: Mapping[Unit, str], named: Mapping[str, str]
-) -> str:
-    reason = out_of_reach(unit, leads, named)
-    if reason:
-        return reason
+def _refusal(unit: Unit, makers: Mapping[ir.Value, Unit], reasons: Mapping[Unit, str], larger: Collection[Unit]) -> str:
     if unit.kind not in CARRIERS | COMBINERS | COMPOSED | CUTS | EXTREMES | {"linear"}:
         return no_kernel(unit.main)
     if unit.kind == "linear":
         return ""
-    floats = [makers[value] for value in unit.inputs if value.producer() is not None and reasons[makers[value]]]
+    floats = {value: makers[value] for value in unit.inputs if value.producer() is not None and reasons[makers[value]]}
     joins = unit.kind in _JOINS and len(floats) < len(unit.inputs)
-    for maker in floats:
-        if not (joins and maker.kind in _UPSAMPLES):
+    for value, maker in floats.items():
+        if not (joins and (maker in larger or _repeats(unit, value))):
             return f"its input comes from {maker.name} ({maker.kind}), which is float"
     return unfit(unit) or _unserved(unit)
+
+
+def _made_larger(unit: Unit, makers: Mapping[ir.Value, Unit], larger: Collection[Unit]) -> bool:
+    """Whether a float unit makes a map larger, or carries on what was made larger in float (`g * up(y)` where g is float)."""
+    return unit.kind in _UPSAMPLES or (unit.kind in COMBINERS | CUTS and any(makers.get(value) in larger for value in unit.inputs))
+
+
+def _repeats(unit: Unit, value: ir.Value) -> bool:
+    """Whether an Add or Mul repeats a value along what it makes: a gate a channel or a pixel, or what global context adds."""
+    shape, along = value.shape, unit.outputs[0].shape
+    if unit.kind not in ("Add", "Mul") or shape is None or along is None:
+        return False
+    sizes = [1] * (len(along) - len(shape)) + list(shape)
+    return any(size == 1 != full for size, full in zip(sizes, along, strict=True))
 
 
 def _unserved(unit: Unit) -> str:
