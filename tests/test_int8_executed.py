@@ -475,3 +475,18 @@ def test_a_norm_behind_a_concat_is_recorded_as_the_convs_that_it_becomes():
     found = {record["node"]: record for record in explained(model, result).nodes}
     assert found["norm"]["precision"] == found["norm"]["runs"] == "int8"
     assert found["norm"]["reason"] == "in 2 parts: integer kernel"
+
+
+def test_a_relu_behind_a_folded_norm_runs_in_the_layer_before_both():
+    norm = {name: np.abs(GENERATOR.standard_normal(8)).astype(np.float32) + 1 for name in ("scale", "shift", "mean", "spread")}
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("BatchNormalization", ["a", *norm], ["b"], "norm"),
+        oh.make_node("Relu", ["b"], ["c"], "relu"),
+        oh.make_node("Conv", ["c", "w1"], ["y"], "last"),
+    ]
+    model = network(nodes, {name: WEIGHTS[name] for name in ("w0", "w1")} | norm, ["y"])
+    found = {record["node"]: record for record in explained(model, quantized(model)).nodes}
+    for name in ("norm", "relu"):
+        assert found[name]["runs"] == "int8"
+        assert found[name]["fused_into"] == "stem"

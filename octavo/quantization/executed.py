@@ -251,7 +251,7 @@ class _Places:
         whole = self._whole(node, kernels)
         if whole is not None:
             return kernels[whole.name or ""], whole.name or ""
-        if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, *_BOUNDS, "Add"):
+        if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, *_BOUNDS, "Add", "BatchNormalization"):
             return self._behind(before, kernels)
         family = _WEIGHTED.get(node.op_type)
         while family and len(readers) == 1 and _goes_into_a_layer(readers[0]):
