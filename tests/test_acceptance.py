@@ -23,6 +23,7 @@ from octavo.evidence.report import shortfalls
 from octavo.graph.selection import selects
 from octavo.params.grammar import Gates
 from octavo.quantization.acceptance import accept
+from octavo.quantization.decisions import Decision, as_records, summary
 from octavo.quantization.report import markdown
 from octavo.runtime import timing
 from octavo.runtime.session import Session
@@ -199,6 +200,16 @@ class TestPage:
             if block.startswith("| "):
                 assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
         assert str(time.gmtime().tm_year) not in page
+
+    def test_int8_weights_of_what_computes_in_float_are_not_called_int8(self):
+        why = "weights int8 in the file, computed in float32"
+        stored = Decision("h", "Conv", "int8", why, "float")
+        nodes = [*MANIFEST["made"]["nodes"], *as_records([stored])]
+        page = markdown(MANIFEST | {"made": MANIFEST["made"] | {"nodes": nodes}})
+        assert "| int8 | 1 | 1 Conv |" in page
+        assert "| int8 weights | 1 | 1 Conv |" in page
+        assert f"| {why} | 1 | 1 Conv | `h` |" in page
+        assert summary([stored, Decision("i", "Gemm", "int8", "")]) == "int8: 1 Gemm; int8 weights: 1 Conv"
 
     def test_without_measurements_the_tables_are_left_out(self):
         page = markdown(

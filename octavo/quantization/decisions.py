@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Decision", "as_records", "left_out", "summary"]
+__all__ = ["Decision", "as_records", "left_out", "said", "summary"]
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,14 @@ def as_records(decisions: Iterable[Decision]) -> list[dict[str, Any]]:
     return [{key: value for key, value in asdict(decision).items() if value or key != "arithmetic"} for decision in decisions]
 
 
+def said(precision: str, arithmetic: str = "") -> str:
+    """What tables call a decision: `int8 weights` where these alone are of its precision."""
+    return f"{precision} weights" if arithmetic else precision
+
+
 def summary(decisions: Iterable[Decision]) -> str:
     """One line: how many nodes of each op type in each precision."""
-    counted = Counter((decision.precision, decision.op_type) for decision in decisions)
+    counted = Counter((said(decision.precision, decision.arithmetic), decision.op_type) for decision in decisions)
     precisions = sorted({precision for precision, _ in counted})
     return "; ".join(
         f"{precision}: " + ", ".join(f"{count} {op}" for (kind, op), count in sorted(counted.items()) if kind == precision)

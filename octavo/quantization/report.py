@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from octavo.quantization.decisions import said
 from octavo.quantization.int8.structure.targets import target_of
 
 __all__ = ["alike", "markdown"]
@@ -111,7 +112,7 @@ def _tried(measured: Mapping[str, Any]) -> list[str]:
 
 
 def _precisions(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    counts = Counter((node["precision"], node["op_type"]) for node in nodes)
+    counts = Counter((said(node["precision"], node.get("arithmetic", "")), node["op_type"]) for node in nodes)
     return [
         (
             precision,
@@ -125,7 +126,7 @@ def _precisions(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]
 def _floats(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for node in nodes:
-        if node["precision"] != "int8":
+        if node.get("arithmetic", node["precision"]) != "int8":
             groups[alike(node["reason"])].append(node)
     if not groups:
         return []
