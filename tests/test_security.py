@@ -657,6 +657,16 @@ class TestInitAllows:
         for line in head.splitlines():
             assert any(line.split("]")[0] in one for one in kept), line
 
+    def test_what_is_allowed_already_is_not_named_again(self, tmp_path):
+        path = tmp_path / "params.yaml"
+        head = "allow_outside: [.., /mnt]\nmodels:\n"
+        path.write_text(head)
+        assert append_entry(path, "mine", [*self.LINES, *self.REST], self.OUTSIDE) == []
+        assert path.read_text().startswith(head)
+        path.write_text("allow_outside: [/mnt]\nmodels:\n")
+        assert append_entry(path, "mine", [*self.LINES, *self.REST], self.OUTSIDE) == ["../m.onnx", "../photos"]
+        assert load(path, tmp_path).allow_outside == ("/mnt", "../m.onnx", "../photos")
+
     def test_a_list_that_it_cannot_read_is_left_alone(self, tmp_path):
         path = tmp_path / "params.yaml"
         path.write_text("allow_outside: [\n  /mnt/x,\n]\nmodels:\n")

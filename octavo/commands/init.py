@@ -48,8 +48,7 @@ def run(chosen: argparse.Namespace) -> None:
     )
     with working(f"looking at {chosen.model} and {chosen.data}"):
         entry = entry_of(request)
-    append_entry(chosen.params, name, entry.lines, entry.outside)
-    for path in entry.outside:
+    for path in append_entry(chosen.params, name, entry.lines, entry.outside):
         say(f"note: {path} lies outside of the project: `allow_outside` names it now")
     for note in entry.notes:
         say(f"note: {note}")

@@ -14,6 +14,7 @@ from octavo.files import replace_file
 from octavo.layout import shared_artifact
 from octavo.params import load
 from octavo.params.grammar import NAME
+from octavo.params.places import inside
 
 __all__ = ["append_entry", "model_name", "refuse_taken"]
 
@@ -54,14 +55,17 @@ def refuse_taken(params: Path, name: str) -> None:
         raise ParamsError(f"{params} has a model {name!r} already", f"give another name (`--name {name}_2`), or remove that entry")
 
 
-def append_entry(params: Path, name: str, lines: Sequence[str], outside: Sequence[str] = ()) -> None:
+def append_entry(params: Path, name: str, lines: Sequence[str], outside: Sequence[str] = ()) -> list[str]:
     """Append a model, or make the file.
 
     Args:
         params: params.yaml.
         name: the model's.
         lines: below the name, indented from there.
-        outside: paths that `allow_outside` shall name, too.
+        outside: paths that `allow_outside` shall allow.
+
+    Returns:
+        Those of them that it names from now on; what it names already holds the others.
 
     Raises:
         ParamsError: the file cannot be appended to, or would not load.
@@ -70,7 +74,10 @@ def append_entry(params: Path, name: str, lines: Sequence[str], outside: Sequenc
     params = params.resolve()  # a link stays a link
     before = params.read_bytes() if params.is_file() else b""
     ending = "\r\n" if b"\r\n" in before else "\n"
-    text = _allowing(before.decode("utf-8"), outside, ending)
+    text = before.decode("utf-8")
+    allowed = ((yaml.safe_load(text) or {}).get(_ALLOWED) or []) if outside else []
+    added = [path for path in outside if not inside(path, [params.parent, *allowed])]
+    text = _allowing(text, added, ending, first=not allowed)
     indent = _indent(text)
     known = _models(params)
     if known == []:
@@ -96,13 +103,12 @@ def append_entry(params: Path, name: str, lines: Sequence[str], outside: Sequenc
             ) from error
         if list(found) != [*(known or ()), name]:
             raise ParamsError(f"{params}: the entry does not stand below `models:`", "nothing was written; add it by hand")
+    return added
 
 
-def _allowing(text: str, outside: Sequence[str], ending: str) -> str:
-    """The file's text with paths added to its `allow_outside`, or with that key above `models:`; what it has stays."""
-    content = (yaml.safe_load(text) or {}) if outside else {}
-    known = content.get(_ALLOWED) or []
-    lines = [yaml.safe_dump(path, width=1 << 20).splitlines()[0] for path in outside if path not in known]
+def _allowing(text: str, added: Sequence[str], ending: str, *, first: bool) -> str:
+    """The file's text with paths added to its `allow_outside`, the first of it or not, or with that key above `models:`."""
+    lines = [yaml.safe_dump(path, width=1 << 20).splitlines()[0] for path in added]
     if not lines:
         return text
     flow = re.search(rf"^{_ALLOWED}:[ \t]*\[[^\]\n#]*(?=\])", text, re.MULTILINE)
@@ -110,20 +116,20 @@ def _allowing(text: str, outside: Sequence[str], ending: str) -> str:
     if flow:
         return (
             text[: flow.end()]
-            + "".join(f"{', ' if known or place else ''}{line}" for place, line in enumerate(lines))
+            + "".join(f"{', ' if place or not first else ''}{line}" for place, line in enumerate(lines))
             + text[flow.end() :]
         )
     if block:
         return text[: block.end()] + "".join(f"{block['indent']}- {line}{ending}" for line in lines) + text[block.end() :]
     models = re.search(rf"^{_MODELS}", text, re.MULTILINE)
     place = models.start() if models else len(text)
-    added = [
+    block = [
         "# Outside of this folder, and may be read: octavo init was given it.",
         f"{_ALLOWED}:",
         *(f"  - {line}" for line in lines),
     ]
     gap = ending if text[:place] and not text[:place].endswith("\n") else ""
-    return text[:place] + gap + ending.join(added) + ending + text[place:]
+    return text[:place] + gap + ending.join(block) + ending + text[place:]
 
 
 def _models(params: Path) -> list[str] | None:
