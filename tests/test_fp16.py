@@ -795,6 +795,49 @@ def test_before_an_output_of_integers_the_nearest_float_tensor_is_measured():
     assert quantize_fp16(model, samples=[{"x": image(2, 5)}]).sqnr_db["p"] > 60
 
 
+def chosen_by_class() -> ir.Model:
+    """Places whose score is above a bound, class by class as torchvision's SSD chooses them; the last two are on no image."""
+    classes = 6
+    weights = {f"b{k}": np.array([k]) for k in range(classes + 1)}
+    weights |= {"w": image(64, classes), "bias": np.float32([0, 0, 0, 0, -33, -33])}
+    weights |= {"low": np.float32(0.001), "axis": np.array([1])}
+    nodes = [node("Gemm", ["x", "w", "bias"], ["logits"], "head"), node("Softmax", ["logits"], ["p"])]
+    for k in range(classes):
+        nodes += [
+            node("Slice", ["p", f"b{k}", f"b{k + 1}", "axis"], [f"p{k}"]),
+            node("Greater", [f"p{k}", "low"], [f"m{k}"]),
+            node("NonZero", [f"m{k}"], [f"y{k}"]),
+        ]
+    return build(nodes, {"x": [32, 64]}, {f"y{k}": (I64, [2, None]) for k in range(classes)}, weights)
+
+
+def test_classes_that_are_chosen_apart_are_judged_by_the_scores_of_all():
+    model = chosen_by_class()
+    samples = [{"x": np.random.default_rng(seed).standard_normal((32, 64)).astype(np.float32) / 4} for seed in range(3)]
+    apart = compare(model, convert(model).model, samples, ["p0", "p5"])
+    assert apart["p5"].sqnr_db < 44 < apart["p0"].sqnr_db, "or nothing is tested"
+    result = quantize_fp16(model, samples=samples)
+    assert set(result.sqnr_db) == {"p"}
+    assert not result.warnings
+    assert result.sqnr_db["p"] > 50
+    assert precision(result)["head"] == "fp16"
+
+
+def test_classes_joined_of_several_layers_are_each_judged():
+    """An output that a second layer puts out beside a louder one is none of its parts."""
+    weights = {"w": image(64, 4), "v": image(64, 4), "low": np.float32(0), "axis": np.array([1]), "sizes": np.array([4, 4])}
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "first"),
+        node("MatMul", ["x", "v"], ["b"], "second"),
+        node("Concat", ["a", "b"], ["both"], axis=1),
+        node("Split", ["both", "sizes"], ["l0", "l1"], axis=1),
+    ]
+    for k in range(2):
+        nodes += [node("Greater", [f"l{k}", "low"], [f"m{k}"]), node("NonZero", [f"m{k}"], [f"y{k}"])]
+    model = build(nodes, {"x": [32, 64]}, {f"y{k}": (I64, [2, None]) for k in range(2)}, weights)
+    assert set(quantize_fp16(model, samples=[{"x": image(32, 64)}]).sqnr_db) == {"l0", "l1"}
+
+
 def test_no_sample_is_an_error_and_a_path_is_as_good_as_a_model(tmp_path):
     model = overflowing()
     with pytest.raises(QuantizationError, match="no sample"):

@@ -19,8 +19,8 @@ from octavo.quantization.fp16.convert import Fp16Result, convert
 from octavo.quantization.fp16.culprits import culprits
 from octavo.quantization.fp16.measure import Loss, broken, compare, reach
 from octavo.quantization.fp16.prepare import prepare
-from octavo.quantization.fp16.schema import is_float
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
+from octavo.quantization.fp16.watched import pooled, watched
 from octavo.quantization.fp16.weights import LARGEST
 from octavo.quantization.select import select
 from octavo.runtime.tensors import float_activations
@@ -53,7 +53,8 @@ def quantize_fp16(
     3. Where an output is not finite, the nodes that break first go back to float32; where its SQNR is below 44 dB, those whose
        rounding alone makes most of the noise there (`stretches`). At most 6 times; the best of these models is the result, with a
        warning where it is below 44 dB still.
-       Outputs whose size the data decide count by being finite only.
+       Outputs whose size the data decide count by being finite only, parts of one tensor that rows are chosen by together
+       (`watched`).
 
     Args:
         model: FP32, or its path; it is not changed.
@@ -119,7 +120,7 @@ class _Proof:
             other row no value behind it is the same.
         choosers: names of these nodes.
         feeds: of `judged`.
-        watched: the tensors of `judged` that decide.
+        watched: the tensors of `judged` that decide, and the names that they are judged under.
         keep_io: as for `convert`.
     """
 
@@ -127,7 +128,7 @@ class _Proof:
     judged: ir.Model
     choosers: list[str]
     feeds: list[dict[str, np.ndarray]]
-    watched: list[str]
+    watched: dict[str, str]
     keep_io: bool
 
     @classmethod
@@ -135,7 +136,7 @@ class _Proof:
         """Of a prepared FP32 graph and feeds of it."""
         choosers = choosing(reference, before_layers=False)
         judged = held(reference, choosers)
-        return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), _watched(judged), keep_io)
+        return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), watched(judged), keep_io)
 
     def convert(self, kept: Mapping[str, str]) -> Fp16Result:
         """FP16 with these nodes in float32."""
@@ -143,7 +144,7 @@ class _Proof:
 
     def losses(self, result: Fp16Result) -> dict[str, Loss]:
         """Of the tensors that decide."""
-        return compare(self.judged, held(result.model, self.choosers, self.reference), self.feeds, self.watched)
+        return self._compare(held(result.model, self.choosers, self.reference), self.feeds, self.watched)
 
     def inner_losses(self, result: Fp16Result) -> dict[str, Loss]:
         """Of all tensors that both graphs have."""
@@ -155,7 +156,11 @@ class _Proof:
         """Noise-to-signal ratio at some tensors, on few samples, where of a result's float16 nodes these alone stay float16."""
         others = dict.fromkeys(set(_halves(result)) - set(nodes), "not looked at") | dict(kept)
         half = held(self.convert(others).model, self.choosers, self.reference)
-        return {name: _ratio(loss) for name, loss in compare(self.judged, half, self.feeds[:_FEW], names).items()}
+        parts = [part for part, name in self.watched.items() if name in names]
+        return {name: _ratio(loss) for name, loss in self._compare(half, self.feeds[:_FEW], parts).items()}
+
+    def _compare(self, half: ir.Model, feeds: Sequence[dict[str, np.ndarray]], names: Iterable[str]) -> dict[str, Loss]:
+        return pooled(compare(self.judged, half, feeds, list(names)), self.watched)
 
 
 def _halves(result: Fp16Result) -> list[str]:
@@ -177,24 +182,6 @@ def _worst(losses: Mapping[str, Loss]) -> float:
     return min((loss.sqnr_db for loss in losses.values()), default=0.0)
 
 
-def _watched(reference: ir.Model) -> list[str]:
-    """Float outputs; before an output of integers (classes, selected boxes), the nearest float tensors."""
-    found: dict[str, None] = {}
-    waiting = list(reference.graph.outputs)
-    seen: set[ir.Value] = set()
-    while waiting:
-        value = waiting.pop(0)
-        producer = value.producer()
-        if value in seen or producer is None:
-            continue
-        seen.add(value)
-        if is_float(value) and value.name:
-            found[value.name] = None
-        else:
-            waiting += [before for before in producer.inputs if before is not None]
-    return list(found)
-
-
 def _too_far(measured: Mapping[str, float]) -> list[str]:
     return [
         f"{name!r} is {found:.1f} dB from FP32 where {ENOUGH_DB:g} are asked of FP16, and giving nodes back to float32 did not "
@@ -207,7 +194,7 @@ def _too_far(measured: Mapping[str, float]) -> list[str]:
 def _broken_as_deployed(reference: ir.Model, half: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
     """Outputs that break as they will be deployed: ONNX Runtime's optimizer may trip over what ran without it."""
     try:
-        return broken(reference, half, feeds, _watched(reference))
+        return broken(reference, half, feeds, list(watched(reference)))
     except ModelRunError as error:
         raise QuantizationError(
             f"ONNX Runtime runs this graph in FP16 without its optimizations only: {error.problem}",

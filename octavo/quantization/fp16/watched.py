@@ -1,0 +1,73 @@
+"""Which tensors decide whether FP16 is close enough: a graph's outputs, and what it chooses by."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from octavo.graph.operators import JOINS, MOVES
+from octavo.quantization.fp16.measure import Loss
+from octavo.quantization.fp16.schema import is_float
+
+__all__ = ["pooled", "watched"]
+
+
+def watched(reference: ir.Model) -> dict[str, str]:
+    """Float outputs; before an output of integers (classes, selected boxes), the nearest float tensors.
+
+    Parts of one tensor count together. torchvision's SSD chooses class by class: 91 columns of one Softmax, of which most are of
+    classes that the image does not have. Their scores near 0 are exact to the same share of the logits' noise as those near 1, and
+    each held to the bound by itself asks for what no score of an object needs. Parts of what a Concat joined are several layers'
+    outputs, and stand alone, as outputs of the graph do.
+
+    Args:
+        reference: FP32; types are inferred, and each of its tensors has a name.
+
+    Returns:
+        Each tensor's name to the name that it is judged under: its own, or that of the tensor that it and others are parts of.
+    """
+    outputs = set(reference.graph.outputs)
+    found: dict[ir.Value, ir.Value] = {}
+    waiting = list(reference.graph.outputs)
+    seen: set[ir.Value] = set()
+    while waiting:
+        value = waiting.pop(0)
+        producer = value.producer()
+        if value in seen or producer is None:
+            continue
+        seen.add(value)
+        if is_float(value) and value.name:
+            found[value] = value if value in outputs else _whole(value)
+        else:
+            waiting += [before for before in producer.inputs if before is not None]
+    return {value.name: whole.name for value, whole in found.items() if value.name and whole.name}
+
+
+def pooled(losses: Mapping[str, Loss], judged: Mapping[str, str]) -> dict[str, Loss]:
+    """Losses of `watched` tensors under the names that they are judged under: sums over parts of one tensor."""
+    parts: dict[str, list[Loss]] = defaultdict(list)
+    for name, loss in losses.items():
+        parts[judged[name]].append(loss)
+    return {name: _together(each) for name, each in parts.items()}
+
+
+def _together(losses: Collection[Loss]) -> Loss:
+    """One where a part is not comparable has the others' sums."""
+    compared = [loss for loss in losses if loss.comparable]
+    return Loss(
+        signal=sum(loss.signal for loss in compared),
+        noise=sum(loss.noise for loss in compared),
+        broken=any(loss.broken for loss in losses),
+        comparable=bool(compared),
+    )
+
+
+def _whole(value: ir.Value) -> ir.Value:
+    """What values were computed as, before nodes that only move them."""
+    whole = value
+    while (producer := whole.producer()) is not None and producer.op_type in MOVES and is_float(producer.inputs[0]):
+        whole = producer.inputs[0]
+    source = whole.producer()
+    return value if source is None or source.op_type in JOINS or not whole.name else whole
