@@ -236,6 +236,15 @@ class TestCoco:
         assert objects.crowd.tolist() == [True, False, False]
         assert objects.area == pytest.approx([12.5, 8000, 1])
 
+    def test_objects_to_ignore_count_and_are_told(self, tmp_path, capsys):
+        content = coco()
+        content["annotations"][0] |= {"ignore": 1}
+        content["annotations"][1] |= {"ignore": 1, "iscrowd": 1}
+        content["annotations"][2] |= {"ignore": 0}
+        objects = read(write_coco(tmp_path, **content), "coco")[0].objects
+        assert objects.crowd.tolist() == [False, True, False]
+        assert "note: here: 1 annotated box with `ignore: 1`, which COCO's evaluation passes over" in capsys.readouterr().out
+
     def test_the_file_s_list_of_images_is_the_set(self, tmp_path):
         write_coco(tmp_path)
         picture(tmp_path / "images/other.png")
@@ -512,6 +521,18 @@ class TestVoc:
             (tmp_path / "val.txt").write_text(text)
             with pytest.raises(DataError, match=problem):
                 read(tmp_path, "voc", annotations="val.txt")
+
+    def test_a_list_may_have_names_with_spaces(self, tmp_path):
+        write_voc(tmp_path)
+        for name in ("a 1", "photo (2)"):
+            picture(tmp_path / f"JPEGImages/{name}.png")
+            (tmp_path / f"Annotations/{name}.xml").write_text(VOC % "")
+        for text, expected in (
+            ("a 1\nphoto (2)\n", {"a 1.png", "photo (2).png"}),
+            ("photo (2)  -1\na\n", {"photo (2).png", "a.png"}),
+        ):
+            (tmp_path / "val.txt").write_text(text)
+            assert {item.path.name for item in read(tmp_path, "voc", annotations="val.txt")} == expected
 
     @pytest.mark.parametrize(
         ("text", "problem"),

@@ -1,7 +1,8 @@
 """COCO's JSON of instances: images, boxes as [x, y, width, height] in pixels, categories (https://cocodataset.org/#format-data).
 
 The file's list of images is the set: image files that it does not name are not part of it, and an image without annotations has no
-objects, so that whatever is found there is wrong. Boxes alone are read; `iscrowd` and `area` are taken over.
+objects, so that whatever is found there is wrong. Boxes alone are read; `iscrowd` and `area` are taken over; `ignore` is not, as
+in COCO's own evaluation.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from octavo.images.formats.class_map import Category, class_indices
 from octavo.images.formats.listed import Classes, Listed
 from octavo.images.formats.places import ImageFinder, annotations_path, shown
 from octavo.params.grammar import ImageSet
+from octavo.progress import say
 
 __all__ = ["read"]
 
@@ -45,6 +47,12 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     known = {category.key for category in categories}
     for place, entry in enumerate(content["annotations"]):
         _add(photos, known, entry, f"{file}: annotation {entry.get('id', f'at place {place}')}")
+    ignored = sum(bool(entry.get("ignore")) and not entry.get("iscrowd") for entry in content["annotations"])
+    if ignored:
+        say(
+            f"note: {where}: {ignored} annotated box{'es' * (ignored > 1)} with `ignore: 1`, which COCO's evaluation passes over: "
+            f"to be found as any other; `iscrowd: 1` in {file} makes finding one neither right nor wrong"
+        )
     counts = Counter(box.category for photo in photos.values() for box in photo.annotations)
     # Where `class_map` says what the set's classes are, it may speak of the heading, too.
     if not images.class_map and classes.count == len(categories) - 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Set
 from pathlib import Path, PurePosixPath
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
@@ -42,7 +43,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
         by_stem[_stem(path, photos_at)].append(path)
     spelt = {_stem(path, xml_at): path for path in _xml_files(xml_at)}
     if told is not None and told.is_file():
-        stems = _stems(told, root)
+        stems = _stems(told, root, by_stem.keys())
     else:
         stems = sorted(spelt)
         if not stems:
@@ -86,15 +87,20 @@ def _stem(path: Path, folder: Path) -> str:
     return composed(path.relative_to(folder).with_suffix("").as_posix())
 
 
-def _stems(file: Path, root: Path) -> list[str]:
-    """The first column: lists of one class have 1, 0 or -1 in the second, and name every image all the same."""
+def _stems(file: Path, root: Path, known: Set[str]) -> list[str]:
+    """The first column: lists of one class have 1, 0 or -1 in the second, and name every image all the same.
+
+    A name may have spaces where it is that of an image (`known`).
+    """
     stems: dict[str, int] = {}
     for number, line in enumerate(text_lines(file), 1):
-        columns = line.split()
-        if not columns:
+        here, stem = f"{file}, line {number}", composed(line.strip())
+        if not stem:
             continue
-        here, stem = f"{file}, line {number}", composed(columns[0])
-        if len(columns) > 2 or (len(columns) == 2 and columns[1] not in ("-1", "0", "1")):
+        if stem not in known:
+            name, *flag = stem.rsplit(maxsplit=1)
+            stem = name if flag and flag[0] in ("-1", "0", "1") else stem
+        if stem not in known and len(stem.split()) > 1:
             raise DataError(f"{here} is not the name of one image: {line!r}", "one name a line, without folder and suffix")
         refuse_outside(stem, here, root)
         if stem in stems:
