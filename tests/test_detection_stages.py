@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +222,10 @@ def test_pictures_show_the_worst_first(tmp_path):
     score = validation.scores["int8"]
     score.found[2] = score.found[2].taken(np.zeros(0, int))
     assert write_pictures(tmp_path / "pictures", validation, 2) == [f"01_{paths[2].stem}.jpg", f"02_{paths[0].stem}.jpg"]
+    # Of files of one name in two folders, and of long names.
+    names = "x/1.png", "y/1.png", f"{'z' * 250}.png"
+    validation.images = [replace(item, name=name) for item, name in zip(validation.images, names, strict=True)]
+    assert write_pictures(tmp_path / "pictures", validation, 3) == [f"01_{'z' * 120}.jpg", "02_x_1.jpg", "03_y_1.jpg"]
     assert write_pictures(tmp_path / "pictures", validation, 0) == []
     assert list((tmp_path / "pictures").iterdir()) == []
     assert Validate().pictures > 0

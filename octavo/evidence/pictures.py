@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
@@ -21,11 +21,13 @@ __all__ = ["write_pictures"]
 # Of each panel, in pixels: height and most width; and of the line of words above it.
 HEIGHT, WIDTH, BAND = 320, 480, 22
 GAP = 6
+# Characters of an image's path in the name of its picture.
+_LONGEST = 120
 SHOWN = ("int8", "qat")
 
 
 def write_pictures(folder: str | Path, validation: Validation, most: int) -> list[str]:
-    """Fill a folder with one JPEG an image, `<rank>_<name>.jpg`, the worst first; whole or not at all.
+    """Fill a folder with one JPEG an image, `<rank>_<path below the set>.jpg`, the worst first; whole or not at all.
 
     The few that are shown are run again: what all images need for their pictures would fill the memory.
 
@@ -40,7 +42,9 @@ def write_pictures(folder: str | Path, validation: Validation, most: int) -> lis
     written: list[str] = []
     with replace_dir(folder) as temporary:
         for rank, item in enumerate(_worst(validation)[:most], start=1):
-            name = f"{rank:02d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', Path(item.name).stem)}.jpg"
+            # Of its path, since two folders may have files of one name; the end of it, since names of files have a length.
+            told = re.sub(r"[^A-Za-z0-9_.-]+", "_", PurePosixPath(item.name).with_suffix("").as_posix())
+            name = f"{rank:02d}_{told[-_LONGEST:]}.jpg"
             Image.fromarray(_side_by_side(validation, item)).save(temporary / name, quality=90)
             written.append(name)
     return written
