@@ -68,6 +68,26 @@ def samples() -> list[tuple[str, dict[str, np.ndarray]]]:
     return [(str(place), {"x": image}) for place, image in enumerate(IMAGES[:3])]
 
 
+def test_a_float_layer_whose_cut_stood_behind_a_concat_is_found():
+    """PIDNet's pyramid: a Relu behind Concats goes before these, and ONNX Runtime names each fused Conv after the Relu's part."""
+    wide = {
+        name: GENERATOR.standard_normal(shape).astype(np.float32) / 4
+        for name, shape in (("v", (16, 3, 3, 3)), ("w", (16, 3, 3, 3)), ("u", (8, 32, 1, 1)))
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "v"], ["a"], "one", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["x", "w"], ["b"], "two", pads=[1, 1, 1, 1]),
+        oh.make_node("Concat", ["a", "b"], ["c"], "join", axis=1),
+        oh.make_node("Relu", ["c"], ["d"], "cut"),
+        oh.make_node("Conv", ["d", "u"], ["y"], "last"),
+    ]
+    model = network(nodes, wide, ["y"])
+    found = explained(model, quantized(model, keep_float=["one", "two", "cut"]))
+    assert (found.unresolved, found.unexpected) == ([], [])
+    records = {record["node"]: (record["runs"], record["kernel"], record.get("fused_into")) for record in found.nodes[:2]}
+    assert records == dict.fromkeys(("one", "two"), ("float", "Conv", "cut"))
+
+
 NAMES = {
     "plain": ("stem", "stem.relu", "middle", "middle.relu", "last"),
     "numbers": ("1", "2", "3", "4", "5"),

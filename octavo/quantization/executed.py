@@ -253,12 +253,18 @@ class _Places:
             return kernels[whole.name or ""], whole.name or ""
         if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, *_BOUNDS, "Add", "BatchNormalization"):
             return self._behind(before, kernels)
-        family = _WEIGHTED.get(node.op_type)
-        while family and len(readers) == 1 and _goes_into_a_layer(readers[0]):
-            hosts = [kernel for kernel in kernels.get(readers[0].name or "", []) if re.search(family, kernel.op_type)]
+        family, part, value = _WEIGHTED.get(node.op_type), "", node.outputs[0]
+        while family and len(readers) == 1 and (_goes_into_a_layer(readers[0]) or readers[0].op_type in JOINS):
+            reader = readers[0]
+            if reader.op_type in JOINS:
+                # What cuts a Concat goes before it, into the layer of each part (`CutBeforeConcatPass`).
+                part = rf"\.part{list(reader.inputs).index(value)}(?!\d)"
+            own = kernels.get(reader.name or "", [])
+            hosts = [kernel for kernel in own if re.search(family, kernel.op_type) and re.search(part, kernel.name)]
             if hosts:
-                return hosts, readers[0].name or ""
-            readers = [use.node for use in readers[0].outputs[0].uses()]
+                return hosts, reader.name or ""
+            value = reader.outputs[0]
+            readers = [use.node for use in value.uses()]
         return [], ""
 
     def _whole(self, node: ir.Node, kernels: Mapping[str, list[RunNode]]) -> ir.Node | None:
