@@ -29,7 +29,7 @@ def main() -> None:
         console.print(_table(report.headings(accuracy), *report.rows(accuracy, latency), title=name, caption=caption))
         for parts in [*report.part_tables(accuracy), *filter(None, [report.provider_table(latency)])]:
             console.print(_table(*parts, title=f"{name}: {parts[0][1]}"))
-        for note in [*report.missing(accuracy), *report.shortfalls(latency)]:
+        for note in [*report.stood_in(accuracy), *report.missing(accuracy), *report.shortfalls(latency)]:
             console.print(f"note: {note}")
     console.print("models:  models/<model>/<variant>/model.onnx, each with its manifest.json")
     console.print("metrics: metrics/<model>/ (dvc metrics show, dvc metrics diff --md, dvc plots show)")

@@ -350,6 +350,26 @@ class TestReport:
         assert "host abc" in text
         assert "cpu, threads 2, batch 1" in text
 
+    @pytest.mark.parametrize(
+        ("record", "told"),
+        [
+            ({}, []),
+            ({"compared": "logits"}, ["- fidelity is that of logits"]),
+            ({"custom_ops.My": "body (my.onnx)"}, ["- custom operator My: body (my.onnx)"]),
+            (
+                {"custom_ops.My": "cut, with all that lies behind it", "compared": "a, b"},
+                [
+                    "- custom operator My: cut, with all that lies behind it",
+                    "- every figure and time here is of the part before the cut",
+                    "- fidelity is that of a, b",
+                ],
+            ),
+        ],
+    )
+    def test_markdown_says_what_figures_are_about(self, record, told):
+        lines = markdown("m", self.accuracy | record, self.latency).splitlines()
+        assert [line for line in lines if line.startswith("- ")] == told
+
     def test_tradeoff(self):
         assert [(point["variant"], point["latency_ms"], point["accuracy"]) for point in tradeoff(self.accuracy, self.latency)] == [
             ("fp32", 10.0, 0.9),

@@ -8,7 +8,19 @@ from typing import Any
 
 from octavo.layout import INT8_VARIANTS, VARIANTS
 
-__all__ = ["caption", "headings", "markdown", "missing", "part_tables", "remarks", "resolutions", "rows", "shortfalls", "tradeoff"]
+__all__ = [
+    "caption",
+    "headings",
+    "markdown",
+    "missing",
+    "part_tables",
+    "remarks",
+    "resolutions",
+    "rows",
+    "shortfalls",
+    "stood_in",
+    "tradeoff",
+]
 
 # An input size beside the model's own, as keys have it.
 SIZE = re.compile(r"\d+x\d+")
@@ -181,9 +193,28 @@ def markdown(name: str, accuracy: Mapping[str, Any], latency: Mapping[str, Any])
         lines += [_line([str(value) if value != "" else "-" for value in row.values()]) for row in sized]
     notes = [
         f"- {note}"
-        for note in [*([accuracy["warning"]] if "warning" in accuracy else []), *missing(accuracy), *shortfalls(latency)]
+        for note in [
+            *([accuracy["warning"]] if "warning" in accuracy else []),
+            *stood_in(accuracy),
+            *missing(accuracy),
+            *shortfalls(latency),
+        ]
     ]
     return "\n".join([*lines, "", caption(accuracy, latency), *([""] if notes else []), *notes, ""])
+
+
+def stood_in(record: Mapping[str, Any]) -> list[str]:
+    """What figures are about where that is not the whole graph as its file has it, one line each.
+
+    Args:
+        record: as stage `validate` writes it.
+    """
+    mark = "custom_ops."
+    ran = {key.removeprefix(mark): value for key, value in record.items() if key.startswith(mark)}
+    found = [f"custom operator {operator}: {how}" for operator, how in ran.items()]
+    if any(how.startswith("cut") for how in ran.values()):
+        found.append("every figure and time here is of the part before the cut")
+    return [*found, *([f"fidelity is that of {record['compared']}"] if "compared" in record else [])]
 
 
 def missing(record: Mapping[str, Any]) -> list[str]:
