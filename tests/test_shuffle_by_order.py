@@ -208,3 +208,21 @@ def test_a_shuffle_between_float_layers_is_float_in_the_record_and_no_surprise()
     assert {precision for name, precision in record.items() if name not in before} == {"int8"}
     ran = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
     assert ran.unexpected == []
+
+
+@pytest.mark.parametrize("named", ["whole1", "mixed1.5d", "mixed1.swapped", "mixed1", "mixed1.split"])
+def test_keep_float_of_a_shuffle_is_of_what_fetches_its_channels_alone(named):
+    net = Net()
+    mixed = net.shuffle(net.stage(8, 2), "last.mixed", 16, 2)
+    model = net.model(net.conv(mixed, "y", 16, 8))
+    layers = [node.name for node in model.graph if node.op_type == "Conv"]
+    recipe = Int8(method="minmax", placement="all", float_heads=False, keep_float=[named])
+    result = quantize_static(model, statistics_of(model, [image()]), recipe, Images([image()], []))
+    record = {decision.node: decision for decision in result.decisions}
+    assert {record[name].precision for name in layers} == {"int8"}
+    assert record[named].precision == record["mixed1.split"].precision == "float"
+    assert record["mixed1.split"].reason == f"keep_float: {named}"
+    assert record["mixed0.split"].precision == record["last.mixed"].precision == "int8"
+    ran = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert {one["node"]: one["runs"] for one in ran.nodes if "runs" in one}["mixed1.split"] == "float"
+    assert ran.unexpected == []

@@ -12,7 +12,10 @@ from octavo.graph.passes.channel_moves import Channel, Mover, all_of, channels_o
 from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant, pruned
 
-__all__ = ["ShuffleByOrderPass"]
+__all__ = ["FETCH", "ShuffleByOrderPass"]
+
+# What the name of a Concat that makes a tensor of its parts ends in, behind the tensor's own.
+FETCH = ".fetch"
 
 # One image in, one out, whatever the order of its channels.
 _EACH = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Tanh"})
@@ -184,7 +187,7 @@ class _Region:
         if len(pieces) == 1:
             (fetched,) = pieces
         else:
-            concat = ir.node("Concat", list(pieces), {"axis": 1}, name=f"{value.name}.fetch")
+            concat = ir.node("Concat", list(pieces), {"axis": 1}, name=f"{value.name}{FETCH}")
             fetched = concat.outputs[0]
             self._describe(fetched, f"{value.name}.fetched", value, len(origin))
             self.model.graph.insert_before(first, concat)

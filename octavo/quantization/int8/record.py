@@ -10,12 +10,14 @@ import onnx_ir as ir
 from octavo.graph.nodes import ends_ahead
 from octavo.graph.operators import LAYERS
 from octavo.graph.passes.folding import AFFINE
+from octavo.graph.passes.shuffle_by_order import FETCH
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.placement import decisions_of
 from octavo.quantization.int8.structure.units import Unit
 
 __all__ = ["decided", "with_halves"]
 
+_FOLDED = "folded into the layers around it"
 # Operators that preparation makes one node of where exporters spelled them out.
 _OF_SEVERAL = frozenset({"Clip", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "PRelu", "Relu"})
 
@@ -43,9 +45,7 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
         elif decision is None and (one := _became(node, made)) is not None:
             decision = one
         elif decision is None:
-            near = _nearest(node, made, names)
-            precision = near.precision if near is not None else "int8"
-            decision = Decision(node.name or "", node.op_type, precision, "folded into the layers around it")
+            decision = _nearest(node, made) or Decision(node.name or "", node.op_type, "int8", _FOLDED)
         records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
     return records
 
@@ -62,24 +62,25 @@ def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     return found if means or changed else None
 
 
-def _nearest(node: ir.Node, made: Mapping[str, Decision], names: Collection[str | None]) -> Decision | None:
+def _nearest(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     """The decision for what a node was folded into.
 
-    1. What makes its tensors, under names that begin with theirs (`ShuffleByOrderPass`).
+    1. What fetches the channels in place of a shuffle that it is a part of.
     2. What it read, else what reads it.
     3. Of several folded ones in a row, what lies around these.
     """
 
-    def found(one: ir.Node) -> Decision | None:
-        starts = tuple(f"{value.name}." for value in one.outputs)
-        fetched = (made[name] for name in made if name.startswith(starts) and name not in names)
-        return made.get(one.name or "") or next(fetched, None)
+    def fetched(one: ir.Node) -> list[Decision]:
+        return [made[f"{value.name}{FETCH}"] for value in one.outputs if f"{value.name}{FETCH}" in made]
 
+    for end in ends_ahead(node, lambda one: one.name in made or bool(fetched(one))):
+        if end.name not in made:
+            return fetched(end)[0]
     ring, seen = [node], {node}
     while ring:
-        near = next(filter(None, map(found, ring)), None)
+        near = next((one for one in ring if one.name in made), None)
         if near is not None:
-            return near
+            return replace(made[near.name or ""], reason=_FOLDED)
         behind = [value.producer() for one in ring for value in one.inputs if value is not None]
         ahead = [use.node for one in ring for value in one.outputs for use in value.uses()]
         ring = list(dict.fromkeys(one for one in (*behind, *ahead) if one is not None and one not in seen))

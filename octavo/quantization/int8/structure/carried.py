@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from octavo.graph.nodes import ends_ahead
+from octavo.graph.passes.shuffle_by_order import FETCH
 
 __all__ = ["carried"]
 
@@ -16,7 +17,8 @@ def carried(model: ir.Model, prepared: ir.Model, kept: Mapping[str, str]) -> dic
 
     A node that is there no more lives on in the one that makes its tensor now, a Conv that a BatchNormalization was folded into, or
     in the one that makes the first tensor behind it that is still there: what several nodes became (a Gelu), or a Linear with its
-    bias. That one is float then, and so are those that preparation made of it for the parts of a Concat.
+    bias; of a shuffle in the Concat that fetches its channels. That one is float then, and so are those that preparation made of it
+    for the parts of a Concat.
 
     Args:
         model: as it came in; each node has a name.
@@ -28,6 +30,7 @@ def carried(model: ir.Model, prepared: ir.Model, kept: Mapping[str, str]) -> dic
     """
     there = {node.name for node in prepared.graph}
     makers = {value.name: node for node in prepared.graph for value in node.outputs}
+    makers |= {node.name.removesuffix(FETCH): node for node in prepared.graph if (node.name or "").endswith(FETCH)}
     found = dict(kept)
     for node in model.graph:
         if node.name not in kept or node.name in there:
