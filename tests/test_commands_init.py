@@ -290,6 +290,20 @@ def test_where_nothing_matches_what_is_usual_is_not_called_best(folder):
     assert words.endswith("BGR 0.00: nothing matches under any of them: the decoder, the boxes' units or the classes are in doubt")
 
 
+def test_labels_without_any_object_do_not_decide_about_preprocessing(folder):
+    write_squares(folder / "squares", 4, seed=5)
+    file = folder / "squares/instances.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": []}))
+    task = TaskGuess({"name": "detection", "decoder": "yolov8"}, family="yolov8", classes=2)
+    data = guessed_data(task, folder / "squares", None)
+    assert data.labelled
+    first = Guessed({"size": [32, 32], "resize": {"rule": "stretch"}})
+    rows = np.zeros((1, 6, 21), np.float32)
+    rows[0, :5] = [[16.0], [16], [4], [4], [0.9]]
+    _, words = choosing.chosen(first, task, data, lambda _: {"output": rows})
+    assert "F1 of a photo's boxes to its mirror image's" in words
+
+
 @pytest.mark.parametrize(("seconds", "images"), [(1e9, 10), (0.5, None), (0.05, 0)])
 def test_of_slow_networks_fewer_images_are_tried_and_at_last_none(folder, monkeypatch, seconds, images):
     """A run of four seconds, for each of seven candidates and eight photos, mirrored ones too, took ten minutes without a word."""

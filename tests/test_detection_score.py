@@ -198,6 +198,13 @@ class TestScore:
         assert few == "2 labelled images"
         assert rest == ["" if found else f"; FP32's ap is 0.000: {DetectionScore.doubted[1]}"]
 
+    def test_of_labels_without_any_object_the_record_does_not_say_that_there_are_no_labels(self):
+        validation = Validation(TASK, SPEC, {"fp32": SimpleNamespace(run_finite=lambda *_: self.right)}, Feeds("image"))
+        validation.run([(photo(Objects.of([], [])), np.zeros((1, 3, 64, 64), np.float32))] * 2)
+        record = validation.record(Validate())
+        assert record["labelled"] == 2
+        assert record["warning"] == "2 labelled images, and nothing in them that ap counts: there is none"
+
     def test_without_annotations_there_is_fidelity_alone(self):
         reference, variant = self.both(self.right, None)
         assert set(variant.metrics(reference)) == {"sure_boxes", "match_f1", "match_iou", "match_score_diff"}

@@ -124,7 +124,7 @@ class Validation:
             found |= {"metric": truth.metric} | truth.about()
         kept = self._kept(settings)
         figures = self._values(kept)
-        warnings = list(_warnings(truth, figures[REFERENCE])) if truth is not None else []
+        warnings = list(_warnings(truth, figures[REFERENCE], found["labelled"])) if truth is not None else []
         if warnings:
             found["warning"] = "; ".join(warnings)
         for variant, values in figures.items():
@@ -205,9 +205,11 @@ class Validation:
         return [*rows, *(row for part in self.apart.values() for row in part.rows())]
 
 
-def _warnings(truth: Score, figures: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(truth: Score, figures: Mapping[str, Any], labelled: int) -> Iterator[str]:
     """What makes FP32's metric worth little."""
-    if truth.labelled < truth.least:
+    if labelled and not truth.labelled:
+        yield f"{labelled} labelled images, and nothing in them that {truth.metric} counts: there is none"
+    elif truth.labelled < truth.least:
         yield f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
     if truth.doubted is not None and figures.get(truth.metric, 1.0) < truth.doubted[0]:
         yield f"FP32's {truth.metric} is {figures[truth.metric]:.3f}: {truth.doubted[1]}"

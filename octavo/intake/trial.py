@@ -73,7 +73,7 @@ def tried(run: Run, task: Any, items: Sequence[Item], candidates: Sequence[Input
     Args:
         run: the network, from a preprocessed image.
         task: the `task:` block.
-        items: a few images; where all have labels these decide.
+        items: a few images; where all have labels these decide, of detectors if there is an object in any.
         candidates: `input:` blocks; None stands in the results for one that does not run.
 
     Returns:
@@ -87,7 +87,7 @@ def tried(run: Run, task: Any, items: Sequence[Item], candidates: Sequence[Input
             continue  # a broken image is for the stages to complain of
     if len(photos) < 2:
         return None
-    labelled = task.name in _LABELLED and all(_has_label(task.name, item) for item, _ in photos)
+    labelled = task.name in _LABELLED and _labels_tell(task.name, [item for item, _ in photos])
     results: list[Tried | None] = []
     for spec in candidates:
         try:
@@ -179,9 +179,11 @@ def _matches(found: Boxes, wanted: Boxes, *, classes: bool) -> int:
     return count
 
 
-def _has_label(task: str, item: Item) -> bool:
-    wanted = {"classification": item.label, "detection": item.objects, "segmentation": item.mask, "embedding": item.label}[task]
-    return wanted is not None
+def _labels_tell(task: str, items: Sequence[Item]) -> bool:
+    """Whether all have labels; objects that nobody annotated tell nothing of preprocessing."""
+    if task == "detection":
+        return all(item.objects is not None for item in items) and any(len(item.objects) for item in items)
+    return all((item.mask if task == "segmentation" else item.label) is not None for item in items)
 
 
 def _right(answers: Sequence[np.ndarray], items: Sequence[Item], task: Any) -> list[float]:  # noqa: ARG001 - one signature for all
