@@ -326,6 +326,12 @@ class TestDatasets:
         assert [item.name for item in items] == ["a/b/image_1_000.png", "a/b/image_1_001.png"]
         assert all(item.label is None for item in items)
 
+    @pytest.mark.parametrize("suffix", [".jfif", ".JPE"])
+    def test_jpeg_files_by_their_other_names(self, tmp_path, suffix):
+        (tmp_path / f"x{suffix}").write_bytes(encoded(GRADIENT, "JPEG"))
+        items = open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
+        assert [item.read().shape for item in items] == [(30, 20, 3)]
+
     def test_imagefolder_labels_by_number_name_map_or_alphabet(self, tmp_path):
         for name in ("10", "9"):
             write_images(tmp_path / "n" / name, 1, seed=int(name))

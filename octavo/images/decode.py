@@ -21,7 +21,7 @@ from octavo.params.block import MAX_PIXELS, MOST_PIXELS
 
 __all__ = ["EXTENSIONS", "UNREADABLE", "decode", "opened", "read_image", "read_shape", "refuse_large", "upright"]
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 # Pillow's names of what files of these names may hold.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 # What Pillow raises where a file is damaged or an image cannot be converted; `UnidentifiedImageError` is an OSError.
