@@ -799,16 +799,18 @@ def chosen_by_class() -> ir.Model:
     """Places whose score is above a bound, class by class as torchvision's SSD chooses them; the last two are on no image."""
     classes = 6
     weights = {f"b{k}": np.array([k]) for k in range(classes + 1)}
-    weights |= {"w": image(64, classes), "bias": np.float32([0, 0, 0, 0, -33, -33])}
-    weights |= {"low": np.float32(0.001), "axis": np.array([1])}
+    weights |= {"w": image(64, classes), "bias": np.float32([0, 0, 0, 0, -41, -41])}
+    weights |= {"low": np.float32(0.001), "axis": np.array([1]), "most": np.array([8])}
     nodes = [node("Gemm", ["x", "w", "bias"], ["logits"], "head"), node("Softmax", ["logits"], ["p"])]
     for k in range(classes):
         nodes += [
             node("Slice", ["p", f"b{k}", f"b{k + 1}", "axis"], [f"p{k}"]),
             node("Greater", [f"p{k}", "low"], [f"m{k}"]),
             node("NonZero", [f"m{k}"], [f"y{k}"]),
+            node("TopK", [f"p{k}", "most"], [f"s{k}", f"t{k}"], axis=0),
         ]
-    return build(nodes, {"x": [32, 64]}, {f"y{k}": (I64, [2, None]) for k in range(classes)}, weights)
+    outputs = {f"y{k}": (I64, [2, None]) for k in range(classes)} | {f"t{k}": (I64, [8, 1]) for k in range(classes)}
+    return build(nodes, {"x": [32, 64]}, outputs, weights)
 
 
 def test_classes_that_are_chosen_apart_are_judged_by_the_scores_of_all():

@@ -136,7 +136,8 @@ class _Proof:
         """Of a prepared FP32 graph and feeds of it."""
         choosers = choosing(reference, before_layers=False)
         judged = held(reference, choosers)
-        return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), watched(judged), keep_io)
+        decide = watched(judged, [value.name or "" for value in reference.graph.outputs])
+        return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), decide, keep_io)
 
     def convert(self, kept: Mapping[str, str]) -> Fp16Result:
         """FP16 with these nodes in float32."""
@@ -194,7 +195,7 @@ def _too_far(measured: Mapping[str, float]) -> list[str]:
 def _broken_as_deployed(reference: ir.Model, half: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
     """Outputs that break as they will be deployed: ONNX Runtime's optimizer may trip over what ran without it."""
     try:
-        return broken(reference, half, feeds, list(watched(reference)))
+        return broken(reference, half, feeds, list(watched(reference, ())))
     except ModelRunError as error:
         raise QuantizationError(
             f"ONNX Runtime runs this graph in FP16 without its optimizations only: {error.problem}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from octavo.quantization.fp16.schema import is_float
 __all__ = ["pooled", "watched"]
 
 
-def watched(reference: ir.Model) -> dict[str, str]:
+def watched(reference: ir.Model, own: Collection[str]) -> dict[str, str]:
     """Float outputs; before an output of integers (classes, selected boxes), the nearest float tensors.
 
     Parts of one tensor count together. torchvision's SSD chooses class by class: 91 columns of one Softmax, of which most are of
@@ -24,11 +24,11 @@ def watched(reference: ir.Model) -> dict[str, str]:
 
     Args:
         reference: FP32; types are inferred, and each of its tensors has a name.
+        own: names of the outputs that its users get; others are what nodes that choose would read (`octavo.graph.selection.held`).
 
     Returns:
         Each tensor's name to the name that it is judged under: its own, or that of the tensor that it and others are parts of.
     """
-    outputs = set(reference.graph.outputs)
     found: dict[ir.Value, ir.Value] = {}
     waiting = list(reference.graph.outputs)
     seen: set[ir.Value] = set()
@@ -39,10 +39,12 @@ def watched(reference: ir.Model) -> dict[str, str]:
             continue
         seen.add(value)
         if is_float(value) and value.name:
-            found[value] = value if value in outputs else _whole(value)
+            found[value] = value if value.name in own else _whole(value)
         else:
             waiting += [before for before in producer.inputs if before is not None]
-    return {value.name: whole.name for value, whole in found.items() if value.name and whole.name}
+    parts = Counter(found.values())
+    judged = {value: whole if parts[whole] > 1 else value for value, whole in found.items()}
+    return {value.name: whole.name for value, whole in judged.items() if value.name and whole.name}
 
 
 def pooled(losses: Mapping[str, Loss], judged: Mapping[str, str]) -> dict[str, Loss]:
