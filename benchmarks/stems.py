@@ -19,8 +19,8 @@ import onnx.numpy_helper as onh
 import onnx_ir as ir
 
 from octavo.calibration.collector import collect
-from octavo.graph.passes import kernel_forms
-from octavo.graph.passes.conv_on_columns import ConvOnColumnsPass
+from octavo.graph.passes.kernels import kernel_forms
+from octavo.graph.passes.kernels.conv_on_columns import ConvOnColumnsPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.host import fingerprint

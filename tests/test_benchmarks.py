@@ -24,7 +24,7 @@ from measure import FP32, judge
 from metrics import ChannelNoise, ConfusionMatrix, verification_auc
 from networks import NETWORKS, Network, network
 from octavo.errors import DataError, OctavoError, ParamsError
-from octavo.graph.passes import kernel_forms
+from octavo.graph.passes.kernels import kernel_forms
 from octavo.images.dataset import Item
 from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet, Input

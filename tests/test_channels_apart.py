@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from graphs import network, run, statistics_of
 
-from octavo.graph.passes.channels_apart import ChannelsApartPass
+from octavo.graph.passes.affine.channels_apart import ChannelsApartPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 

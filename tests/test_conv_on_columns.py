@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quantized import Parts, held_to_the_bit
 
-from octavo.graph.passes.conv_on_columns import ConvOnColumnsPass
+from octavo.graph.passes.kernels.conv_on_columns import ConvOnColumnsPass
 
 
 def strided(parts: Parts, code: str, shape: tuple[int, ...], *, bias: bool = False, **attributes: object) -> str:

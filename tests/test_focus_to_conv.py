@@ -9,7 +9,7 @@ from graphs import network, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.focus_to_conv import FocusToConvPass
+from octavo.graph.passes.forms.focus_to_conv import FocusToConvPass
 
 GENERATOR = np.random.default_rng(17)
 BOUNDS = {"end": np.array([np.iinfo(np.int64).max]), "14": np.array([14])}

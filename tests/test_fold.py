@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from octavo.graph.clean import clean
-from octavo.graph.passes.fold_constants import FoldConstantsPass
-from octavo.graph.passes.fold_pad import FoldPadPass
-from octavo.graph.passes.known_sizes import KnownSizesPass
-from octavo.graph.passes.pick_part import PickPartPass
+from octavo.graph.passes.cleaning.fold_constants import FoldConstantsPass
+from octavo.graph.passes.cleaning.fold_pad import FoldPadPass
+from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
+from octavo.graph.passes.cleaning.pick_part import PickPartPass
 
 GENERATOR = np.random.default_rng(23)
 IMAGE = {"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)}

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from graphs import network, run
 
-from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
+from octavo.graph.passes.affine.fold_batch_norm import FoldBatchNormPass
 
 GENERATOR = np.random.default_rng(11)
 IMAGE = GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)

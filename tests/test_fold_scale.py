@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 from onnx import helper as oh
 
-from octavo.graph.passes.fold_scale import FoldScalePass
+from octavo.graph.passes.affine.fold_scale import FoldScalePass
 from octavo.graph.prepared import prepared
 from octavo.runtime.session import Session
 

@@ -11,10 +11,10 @@ from octavo.errors import SourceError
 from octavo.graph.clean import clean
 from octavo.graph.inspect import check_float, check_supported, custom_ops, image_input, quantized_nodes
 from octavo.graph.io import copied, load, save, weight_bytes
-from octavo.graph.passes.batch import DynamicBatchPass
-from octavo.graph.passes.node_names import NodeNamesPass
-from octavo.graph.passes.opset_up import OpsetUpPass
-from octavo.graph.passes.scope_names import SCOPES, ScopeNamesPass
+from octavo.graph.passes.cleaning.batch import DynamicBatchPass
+from octavo.graph.passes.cleaning.node_names import NodeNamesPass
+from octavo.graph.passes.cleaning.opset_up import OpsetUpPass
+from octavo.graph.passes.cleaning.scope_names import SCOPES, ScopeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.graph.precision import check_weights
 from octavo.graph.protos import branchless, leading_to

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.graph.clean import clean
-from octavo.graph.passes.half_pixel_nearest import HalfPixelNearestPass
+from octavo.graph.passes.cleaning.half_pixel_nearest import HalfPixelNearestPass
 
 TENSORFLOW = {"mode": "nearest", "coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor"}
 

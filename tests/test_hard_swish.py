@@ -12,8 +12,8 @@ from graphs import network, run, sqnr, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
-from octavo.graph.passes.hard_swish import HardSwishPass
+from octavo.graph.passes.spelled.hard_sigmoid_to_clip import HardSigmoidToClipPass
+from octavo.graph.passes.spelled.hard_swish import HardSwishPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed

@@ -14,9 +14,9 @@ from graphs import inferred, network
 from octavo.calibration.collector import collect
 from octavo.calibration.ranges import tensor_range
 from octavo.errors import QuantizationError
-from octavo.graph.passes.count_values import CountValuesPass
-from octavo.graph.passes.mean_to_pool import MeanToPoolPass
-from octavo.graph.passes.resize_all_axes import ResizeAllAxesPass
+from octavo.graph.passes.cleaning.resize_all_axes import ResizeAllAxesPass
+from octavo.graph.passes.forms.count_values import CountValuesPass
+from octavo.graph.passes.forms.mean_to_pool import MeanToPoolPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import summary

@@ -20,7 +20,7 @@ from octavo.calibration.collector import collect
 from octavo.errors import CalibrationError, QuantizationError
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
-from octavo.graph.passes.protect_float import ProtectFloatPass
+from octavo.graph.passes.kernels.protect_float import ProtectFloatPass
 from octavo.params.grammar import Int8
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 from graphs import network, run, statistics_of
 
-from octavo.graph.passes.bias_apart import BiasApartPass
-from octavo.graph.passes.fold_scale import FoldScalePass
+from octavo.graph.passes.affine.fold_scale import FoldScalePass
+from octavo.graph.passes.kernels.bias_apart import BiasApartPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed

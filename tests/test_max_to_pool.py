@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from graphs import he, network, run, statistics_of
 
-from octavo.graph.passes.mean_to_pool import GlobalMaxPass, MaxToPoolPass
+from octavo.graph.passes.forms.mean_to_pool import GlobalMaxPass, MaxToPoolPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import quantize_static

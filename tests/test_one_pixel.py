@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from graphs import he, network, run, statistics_of
 
-from octavo.graph.passes.one_pixel import OnePixelPass
+from octavo.graph.passes.forms.one_pixel import OnePixelPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.kernels import optimized_nodes

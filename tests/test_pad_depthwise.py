@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quantized import Parts, held_to_the_bit
 
 from octavo.calibration.tensor import TensorStatistics
-from octavo.graph.passes.pad_depthwise import PadDepthwisePass
+from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 

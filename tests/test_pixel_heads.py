@@ -11,7 +11,7 @@ from graphs import he, network, optimized, run, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
+from octavo.graph.passes.kernels.tail_of_pixels import TailOfPixelsPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static

@@ -9,7 +9,7 @@ from graphs import network, run, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.pool_behind_conv import PoolBehindConvPass
+from octavo.graph.passes.forms.pool_behind_conv import PoolBehindConvPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static

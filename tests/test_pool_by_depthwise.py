@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quantized import Parts
 
-from octavo.graph.passes.pool_by_depthwise import PoolByDepthwisePass
+from octavo.graph.passes.kernels.pool_by_depthwise import PoolByDepthwisePass
 
 
 def pooled(parts: Parts, **attributes: object) -> str:

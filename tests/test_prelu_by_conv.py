@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from quantized import Parts
 
-from octavo.graph.passes.prelu_by_conv import PReluByConvPass
+from octavo.graph.passes.kernels.prelu_by_conv import PReluByConvPass
 
 GENERATOR = np.random.default_rng(23)
 

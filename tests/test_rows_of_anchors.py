@@ -13,7 +13,7 @@ from graphs import he, network, run, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
+from octavo.graph.passes.forms.rows_of_anchors import RowsOfAnchorsPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization import report

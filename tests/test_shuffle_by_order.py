@@ -11,7 +11,7 @@ from graphs import he, network, run, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
+from octavo.graph.passes.forms.shuffle_by_order import ShuffleByOrderPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static

@@ -11,8 +11,8 @@ from graphs import network, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.softmax_by_exp import SoftmaxByExpPass
-from octavo.graph.passes.softmax_of_two import SoftmaxOfTwoPass
+from octavo.graph.passes.kernels.softmax_by_exp import SoftmaxByExpPass
+from octavo.graph.passes.kernels.softmax_of_two import SoftmaxOfTwoPass
 
 
 def softmax(shape: list, axis: int | None, opset: int = 18) -> ir.Model:

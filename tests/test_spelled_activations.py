@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 from graphs import he, network, optimized, run, sqnr, statistics_of
 
-from octavo.graph.passes.max_min_to_clip import MaxMinToClipPass
-from octavo.graph.passes.prelu import PReluPass
+from octavo.graph.passes.spelled.max_min_to_clip import MaxMinToClipPass
+from octavo.graph.passes.spelled.prelu import PReluPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed

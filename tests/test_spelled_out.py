@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import SourceError
-from octavo.graph.passes import gelu as rewriting
-from octavo.graph.passes.gelu import GeluPass, spells_gelu
-from octavo.graph.passes.layer_norm import LayerNormPass
+from octavo.graph.passes.spelled import gelu as rewriting
+from octavo.graph.passes.spelled.gelu import GeluPass, spells_gelu
+from octavo.graph.passes.spelled.layer_norm import LayerNormPass
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed

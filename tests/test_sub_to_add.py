@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from graphs import he, network, run, sqnr, statistics_of
 
-from octavo.graph.passes.sub_to_add import SubToAddPass
+from octavo.graph.passes.affine.sub_to_add import SubToAddPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static

@@ -11,7 +11,7 @@ from graphs import network, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.graph.passes.tail_channels_last import TailChannelsLastPass
+from octavo.graph.passes.kernels.tail_channels_last import TailChannelsLastPass
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 

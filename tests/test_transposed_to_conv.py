@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quantized import Parts, held_to_the_bit
 
-from octavo.graph.passes.space_by_pixels import SpaceByPixelsPass
-from octavo.graph.passes.transposed_to_conv import TransposedToConvPass
+from octavo.graph.passes.forms.transposed_to_conv import TransposedToConvPass
+from octavo.graph.passes.kernels.space_by_pixels import SpaceByPixelsPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import quantize_static

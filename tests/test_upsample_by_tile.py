@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized import Parts, held_to_the_bit
 
-from octavo.graph.passes.upsample_by_tile import UpsampleByTilePass
+from octavo.graph.passes.kernels.upsample_by_tile import UpsampleByTilePass
 
 TORCH = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 REPEATS = [

@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 from onnx import helper as oh
 
 from octavo.graph.clean import clean
-from octavo.graph.passes.zero_tiny_weights import TINY, ZeroTinyWeightsPass
+from octavo.graph.passes.cleaning.zero_tiny_weights import TINY, ZeroTinyWeightsPass
 from octavo.graph.prepared import prepared
 from octavo.runtime.session import Session
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from graphs import network, run, statistics_of
 
-from octavo.graph.passes.zeros_to_pad import ZerosToPadPass
+from octavo.graph.passes.forms.zeros_to_pad import ZerosToPadPass
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.kernels import optimized_nodes

@@ -10,17 +10,17 @@ from onnx_ir.passes import common
 
 from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
-from octavo.graph.passes.carried_shapes import CarriedShapesPass
-from octavo.graph.passes.fold_constants import FoldConstantsPass
-from octavo.graph.passes.fold_pad import FoldPadPass
-from octavo.graph.passes.half_pixel_nearest import HalfPixelNearestPass
-from octavo.graph.passes.known_sizes import KnownSizesPass
-from octavo.graph.passes.no_identities import NoIdentitiesPass
-from octavo.graph.passes.node_names import NodeNamesPass
-from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
-from octavo.graph.passes.pick_part import PickPartPass
+from octavo.graph.passes.cleaning.carried_shapes import CarriedShapesPass
+from octavo.graph.passes.cleaning.fold_constants import FoldConstantsPass
+from octavo.graph.passes.cleaning.fold_pad import FoldPadPass
+from octavo.graph.passes.cleaning.half_pixel_nearest import HalfPixelNearestPass
+from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
+from octavo.graph.passes.cleaning.no_identities import NoIdentitiesPass
+from octavo.graph.passes.cleaning.node_names import NodeNamesPass
+from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
+from octavo.graph.passes.cleaning.pick_part import PickPartPass
+from octavo.graph.passes.cleaning.zero_tiny_weights import ZeroTinyWeightsPass
 from octavo.graph.passes.shapes import InferShapesPass
-from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
 
 __all__ = ["clean"]
 

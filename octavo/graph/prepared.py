@@ -5,28 +5,28 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.io import copied
-from octavo.graph.passes.channels_apart import ChannelsApartPass
-from octavo.graph.passes.count_values import CountValuesPass
-from octavo.graph.passes.cut_before_concat import CutBeforeConcatPass
-from octavo.graph.passes.focus_to_conv import FocusToConvPass
-from octavo.graph.passes.fold_batch_norm import FoldBatchNormPass
-from octavo.graph.passes.fold_scale import FoldScalePass
-from octavo.graph.passes.frozen_norm import FrozenNormPass
-from octavo.graph.passes.gelu import with_gelu
-from octavo.graph.passes.hard_sigmoid_to_clip import HardSigmoidToClipPass
-from octavo.graph.passes.hard_swish import HardSwishPass
-from octavo.graph.passes.layer_norm import LayerNormPass
-from octavo.graph.passes.max_min_to_clip import MaxMinToClipPass
-from octavo.graph.passes.mean_to_pool import MeanToPoolPass
-from octavo.graph.passes.neg_to_conv import NegToConvPass
-from octavo.graph.passes.one_pixel import OnePixelPass
-from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
-from octavo.graph.passes.pad_all_axes import PadAllAxesPass
-from octavo.graph.passes.prelu import PReluPass
-from octavo.graph.passes.resize_all_axes import ResizeAllAxesPass
-from octavo.graph.passes.shuffle_by_order import ShuffleByOrderPass
-from octavo.graph.passes.zero_tiny_weights import ZeroTinyWeightsPass
-from octavo.graph.passes.zeros_to_pad import ZerosToPadPass
+from octavo.graph.passes.affine.channels_apart import ChannelsApartPass
+from octavo.graph.passes.affine.cut_before_concat import CutBeforeConcatPass
+from octavo.graph.passes.affine.fold_batch_norm import FoldBatchNormPass
+from octavo.graph.passes.affine.fold_scale import FoldScalePass
+from octavo.graph.passes.affine.frozen_norm import FrozenNormPass
+from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
+from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
+from octavo.graph.passes.cleaning.pad_all_axes import PadAllAxesPass
+from octavo.graph.passes.cleaning.resize_all_axes import ResizeAllAxesPass
+from octavo.graph.passes.cleaning.zero_tiny_weights import ZeroTinyWeightsPass
+from octavo.graph.passes.forms.count_values import CountValuesPass
+from octavo.graph.passes.forms.focus_to_conv import FocusToConvPass
+from octavo.graph.passes.forms.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.forms.one_pixel import OnePixelPass
+from octavo.graph.passes.forms.shuffle_by_order import ShuffleByOrderPass
+from octavo.graph.passes.forms.zeros_to_pad import ZerosToPadPass
+from octavo.graph.passes.spelled.gelu import with_gelu
+from octavo.graph.passes.spelled.hard_sigmoid_to_clip import HardSigmoidToClipPass
+from octavo.graph.passes.spelled.hard_swish import HardSwishPass
+from octavo.graph.passes.spelled.layer_norm import LayerNormPass
+from octavo.graph.passes.spelled.max_min_to_clip import MaxMinToClipPass
+from octavo.graph.passes.spelled.prelu import PReluPass
 
 __all__ = ["prepared"]
 

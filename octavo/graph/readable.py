@@ -8,9 +8,9 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octavo.graph.logs import captured_logs
-from octavo.graph.passes.carried_shapes import CarriedShapesPass
-from octavo.graph.passes.fold_constants import FoldConstantsPass
-from octavo.graph.passes.node_names import NodeNamesPass
+from octavo.graph.passes.cleaning.carried_shapes import CarriedShapesPass
+from octavo.graph.passes.cleaning.fold_constants import FoldConstantsPass
+from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
 
 __all__ = ["Shape", "readable", "shapes_at", "sized"]

@@ -15,14 +15,14 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 from octavo.errors import QuantizationError
 from octavo.graph.clean import clean
 from octavo.graph.names import added_apart
-from octavo.graph.passes.bias_codes import BiasCodesPass, bias_step
-from octavo.graph.passes.gelu import with_gelu
-from octavo.graph.passes.kernel_forms import write_kernel_forms
-from octavo.graph.passes.layer_norm import LayerNormPass
-from octavo.graph.passes.mean_to_pool import MeanToPoolPass
-from octavo.graph.passes.own_codes import OwnCodesPass
-from octavo.graph.passes.prelu_of_codes import PReluOfCodesPass
-from octavo.graph.passes.protect_float import ProtectFloatPass
+from octavo.graph.passes.forms.mean_to_pool import MeanToPoolPass
+from octavo.graph.passes.kernels.bias_codes import BiasCodesPass, bias_step
+from octavo.graph.passes.kernels.kernel_forms import write_kernel_forms
+from octavo.graph.passes.kernels.own_codes import OwnCodesPass
+from octavo.graph.passes.kernels.prelu_of_codes import PReluOfCodesPass
+from octavo.graph.passes.kernels.protect_float import ProtectFloatPass
+from octavo.graph.passes.spelled.gelu import with_gelu
+from octavo.graph.passes.spelled.layer_norm import LayerNormPass
 from octavo.qat.batch_norm import fold
 from octavo.qat.capture import moved
 from octavo.qat.fake_quantize import ActivationFakeQuantize, WeightFakeQuantize

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torchao.quantization.pt2e import FakeQuantizeBase
 
-from octavo.graph.passes.bias_codes import MOST
+from octavo.graph.passes.kernels.bias_codes import MOST
 
 __all__ = ["ActivationFakeQuantize", "PerChannelWeightFakeQuantize", "WeightFakeQuantize"]
 

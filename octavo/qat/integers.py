@@ -17,8 +17,8 @@ import torch
 from torch import fx
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from octavo.graph.passes.bias_codes import bias_step
-from octavo.graph.passes.prelu_of_codes import slope_codes
+from octavo.graph.passes.kernels.bias_codes import bias_step
+from octavo.graph.passes.kernels.prelu_of_codes import slope_codes
 from octavo.qat.capture import aten
 from octavo.qat.quantizer import FOLDED, LAYERS, bounds_of
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from octavo.graph.passes.batch import BATCH
+from octavo.graph.passes.cleaning.batch import BATCH
 from octavo.images.dataset import Item
 from octavo.images.training import Batches, MaskOf
 from octavo.params.grammar import ModelSpec

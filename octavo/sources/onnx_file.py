@@ -15,7 +15,7 @@ from octavo.graph.custom_ops import CustomOps, resolve
 from octavo.graph.inspect import image_input, wide_pixels
 from octavo.graph.io import load, save
 from octavo.graph.operators import LAYERS
-from octavo.graph.passes.batch import DynamicBatchPass
+from octavo.graph.passes.cleaning.batch import DynamicBatchPass
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.graph.precision import check_weights
 from octavo.params.grammar import Input, OnnxSource

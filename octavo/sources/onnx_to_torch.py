@@ -18,7 +18,7 @@ from torch import nn
 
 from octavo.errors import SourceError
 from octavo.graph.inspect import check_float
-from octavo.graph.passes.batch import DynamicBatchPass
+from octavo.graph.passes.cleaning.batch import DynamicBatchPass
 from octavo.graph.selection import selects
 from octavo.sources.onnx_module import FROM_TORCH, OnnxModule, Operand, Operator, Step
 from octavo.sources.onnx_operators import OPERATORS, SIZE_INPUTS

@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 
 from octavo.errors import OctavoError, SourceError
 from octavo.graph.io import load
-from octavo.graph.passes.batch import BATCH
-from octavo.graph.passes.scope_names import ScopeNamesPass
+from octavo.graph.passes.cleaning.batch import BATCH
+from octavo.graph.passes.cleaning.scope_names import ScopeNamesPass
 from octavo.params.source import OTHER_EXPORTER
 from octavo.sources.fetched import Reference
 

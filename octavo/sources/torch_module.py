@@ -13,7 +13,7 @@ from octavo.errors import SourceError
 from octavo.graph.clean import clean
 from octavo.graph.inspect import check_float, check_supported
 from octavo.graph.io import save
-from octavo.graph.passes.batch import BATCH
+from octavo.graph.passes.cleaning.batch import BATCH
 from octavo.params.grammar import ExportedSource, Input, TorchSource
 from octavo.sources.fetched import Fetched
 from octavo.sources.torch_build import build, drop_auxiliary

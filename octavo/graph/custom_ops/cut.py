@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from octavo.errors import SourceError
 from octavo.graph.custom_ops.names import operator
-from octavo.graph.passes.node_names import NodeNamesPass
+from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 
 __all__ = ["Chosen", "cut", "reads", "rejoin", "tail", "with_inner"]
 

@@ -24,7 +24,7 @@ from octavo.graph.custom_ops.names import ONNX, isolate, operator, stand_in, to_
 from octavo.graph.inspect import RUNTIME_DOMAINS
 from octavo.graph.io import load, save
 from octavo.graph.operators import LAYERS
-from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.cleaning.opset_up import OpsetUpPass
 
 __all__ = ["CustomOps", "all_nodes"]
 

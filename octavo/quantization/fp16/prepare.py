@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from octavo.graph.passes.node_names import NodeNamesPass
-from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
+from octavo.graph.passes.cleaning.node_names import NodeNamesPass
+from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 
 __all__ = ["ONNX", "prepare"]
 

@@ -8,14 +8,14 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.graph.custom_ops.names import operator
-from octavo.graph.passes.fold_scale import FoldScalePass
-from octavo.graph.passes.mean_to_pool import GlobalMaxPass, MaxToPoolPass
-from octavo.graph.passes.pad_depthwise import PadDepthwisePass
-from octavo.graph.passes.pool_behind_conv import PoolBehindConvPass
-from octavo.graph.passes.rows_of_anchors import RowsOfAnchorsPass
-from octavo.graph.passes.sub_to_add import SubToAddPass
-from octavo.graph.passes.tail_of_pixels import TailOfPixelsPass
-from octavo.graph.passes.transposed_to_conv import TransposedToConvPass
+from octavo.graph.passes.affine.fold_scale import FoldScalePass
+from octavo.graph.passes.affine.sub_to_add import SubToAddPass
+from octavo.graph.passes.forms.mean_to_pool import GlobalMaxPass, MaxToPoolPass
+from octavo.graph.passes.forms.pool_behind_conv import PoolBehindConvPass
+from octavo.graph.passes.forms.rows_of_anchors import RowsOfAnchorsPass
+from octavo.graph.passes.forms.transposed_to_conv import TransposedToConvPass
+from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
+from octavo.graph.passes.kernels.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.prepared import prepared
 from octavo.graph.selection import choosing, held
 from octavo.params.grammar import Int8

@@ -14,7 +14,7 @@ from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
 from octavo.graph.io import copied, weight_bytes
-from octavo.graph.passes.conv_on_columns import columns_of
+from octavo.graph.passes.kernels.conv_on_columns import columns_of
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.begun import begin

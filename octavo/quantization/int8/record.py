@@ -10,7 +10,7 @@ import onnx_ir as ir
 from octavo.graph.nodes import ends_ahead
 from octavo.graph.operators import LAYERS
 from octavo.graph.passes.folding import AFFINE
-from octavo.graph.passes.shuffle_by_order import FETCH
+from octavo.graph.passes.forms.shuffle_by_order import FETCH
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.structure.placement import decisions_of
 from octavo.quantization.int8.structure.units import Unit

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from octavo.calibration.choice import chosen_ranges, overridden
 from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError, QuantizationError
-from octavo.graph.passes.hard_swish import hard_sigmoid_of
+from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.targets import target_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.bias_codes import MOST
+from octavo.graph.passes.kernels.bias_codes import MOST
 from octavo.quantization.int8.numbers.correction import weight_codes
 from octavo.quantization.int8.numbers.qparams import QParams
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from octavo.graph.nodes import ends_ahead
-from octavo.graph.passes.shuffle_by_order import FETCH
+from octavo.graph.passes.forms.shuffle_by_order import FETCH
 
 __all__ = ["carried"]
 

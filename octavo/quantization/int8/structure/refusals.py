@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import origin
-from octavo.graph.passes.resize_all_axes import crops
+from octavo.graph.passes.cleaning.resize_all_axes import crops
 from octavo.quantization.int8.structure.units import CARRIERS, EXTREMES, Unit, constant, decodes_boxes
 
 __all__ = ["cuts_out", "interpolates", "no_kernel", "out_of_reach", "unfit"]

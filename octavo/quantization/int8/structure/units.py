@@ -11,8 +11,8 @@ import onnx_ir as ir
 from octavo.graph.nodes import TAKES_CUT, cut_behind, only_reader, origin, silu_of
 from octavo.graph.operators import MOVES, REARRANGES
 from octavo.graph.passes.arithmetic import is_op
-from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.graph.passes.qdq import number_of
+from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
 
 __all__ = [
     "ACTIVATIONS",

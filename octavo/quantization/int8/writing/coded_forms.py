@@ -17,8 +17,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper, numpy_helper
 
-from octavo.graph.passes.hard_swish import hard_sigmoid_of
-from octavo.graph.passes.prelu_of_codes import slope_codes
+from octavo.graph.passes.kernels.prelu_of_codes import slope_codes
+from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import Unit, affine_of, readers
 from octavo.quantization.int8.writing.coded_graph import CodedGraph

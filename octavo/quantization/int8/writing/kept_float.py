@@ -2,7 +2,7 @@
 
 A float node between DQ and Q that ONNX Runtime has an integer kernel for would become one; with a DQ per channel in front such a
 kernel would not even load. A LeakyRelu of slope 1 behind it prevents that. Convs and Gemms have theirs from
-`octavo.graph.passes.protect_float`.
+`octavo.graph.passes.kernels.protect_float`.
 
 A product of two tensors of codes becomes an integer kernel without a Q behind it, too. That computes the same in two thirds of the
 time (attention's 3 heads of 197x64: 0.15 ms and 0.24), and is kept out where `keep_float` names the product only.
@@ -15,7 +15,7 @@ from collections.abc import Collection
 import onnx
 import onnx_ir as ir
 
-from octavo.graph.passes.hard_swish import SWISH
+from octavo.graph.passes.spelled.hard_swish import SWISH
 from octavo.quantization.int8.structure.units import CARRIERS, Unit
 from octavo.quantization.int8.writing.coded_graph import CodedGraph
 

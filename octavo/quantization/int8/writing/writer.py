@@ -1,8 +1,8 @@
 """Lay Q and DQ around INT8 units so that ONNX Runtime's fusions find each of them, and nothing else.
 
 Tensors and their codes are in `coded_graph`, forms of what has no integer kernel in `coded_forms`, what stays float in
-`kept_float`. Last come passes over the Q/DQ graph (`octavo.graph.passes.kernel_forms`): other forms of integer ops, with the same
-codes and faster kernels.
+`kept_float`. Last come passes over the Q/DQ graph (`octavo.graph.passes.kernels.kernel_forms`): other forms of integer ops, with
+the same codes and faster kernels.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.kernel_forms import write_kernel_forms
-from octavo.graph.passes.protect_float import ProtectFloatPass
+from octavo.graph.passes.kernels.kernel_forms import write_kernel_forms
+from octavo.graph.passes.kernels.protect_float import ProtectFloatPass
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import Codes
 from octavo.quantization.int8.structure.rows import joined, row_activations

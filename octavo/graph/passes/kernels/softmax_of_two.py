@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.names import take_place
+from octavo.graph.passes.kernels.softmax_by_exp import float_axis
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import new_constant
-from octavo.graph.passes.softmax_by_exp import float_axis
 
 __all__ = ["SoftmaxOfTwoPass"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.affine.frozen_norm import is_read_by_layer
 from octavo.graph.passes.arithmetic import replace_last
-from octavo.graph.passes.frozen_norm import is_read_by_layer
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import new_constant
 

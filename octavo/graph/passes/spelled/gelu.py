@@ -10,9 +10,9 @@ import onnx_ir as ir
 from octavo.errors import SourceError
 from octavo.graph.io import copied
 from octavo.graph.passes.arithmetic import is_op, number, replace_last, scaled
+from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.folding import is_private
 from octavo.graph.passes.node_pass import GraphPass
-from octavo.graph.passes.opset_up import OpsetUpPass, ir_version_for
 
 __all__ = ["GeluPass", "spells_gelu", "with_gelu"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.nodes import is_pointwise, only_reader
-from octavo.graph.passes.count_values import pads_explicitly
+from octavo.graph.passes.forms.count_values import pads_explicitly
 from octavo.graph.passes.node_pass import NodePass, SparingPass
 from octavo.graph.passes.qdq import constant_of, new_constant
 

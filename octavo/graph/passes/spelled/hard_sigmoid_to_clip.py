@@ -7,9 +7,9 @@ import onnx_ir as ir
 
 from octavo.graph.names import take_place
 from octavo.graph.passes.folding import foldable, into
-from octavo.graph.passes.hard_swish import hard_sigmoid_of
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, new_constant
+from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
 
 __all__ = ["HardSigmoidToClipPass"]
 

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import SourceError
+from octavo.graph.passes.cleaning.resize_all_axes import factors_of, resizes_each_axis
 from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import new_constant
-from octavo.graph.passes.resize_all_axes import factors_of, resizes_each_axis
 from octavo.graph.passes.shapes import InferShapesPass
 
 __all__ = ["BATCH", "DynamicBatchPass"]

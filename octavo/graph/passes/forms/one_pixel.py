@@ -9,9 +9,9 @@ from octavo.graph.names import take_place
 from octavo.graph.nodes import leads_to
 from octavo.graph.operators import WEIGHTED
 from octavo.graph.passes.arithmetic import is_op
+from octavo.graph.passes.cleaning.resize_all_axes import resizes_each_axis
 from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant, pruned
-from octavo.graph.passes.resize_all_axes import resizes_each_axis
 
 __all__ = ["OnePixelPass"]
 

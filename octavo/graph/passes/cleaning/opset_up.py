@@ -9,7 +9,7 @@ from onnxscript.version_converter import ConvertVersionPass
 
 from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
-from octavo.graph.passes.node_names import NodeNamesPass
+from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
 
 __all__ = ["OpsetUpPass", "ir_version_for"]

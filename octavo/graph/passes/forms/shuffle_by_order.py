@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.passes.channel_moves import Channel, Mover, all_of, channels_of, movers_of, regions_of
+from octavo.graph.passes.forms.channel_moves import Channel, Mover, all_of, channels_of, movers_of, regions_of
 from octavo.graph.passes.node_pass import GraphPass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant, pruned
 

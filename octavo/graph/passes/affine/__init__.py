@@ -1,0 +1,1 @@
+"""Constant factors, shifts and norms, taken into the layers beside them."""

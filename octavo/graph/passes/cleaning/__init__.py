@@ -1,0 +1,1 @@
+"""What any reader of an ONNX file is better off without, and what later passes count on: names, shapes, opset, constants."""

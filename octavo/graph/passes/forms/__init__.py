@@ -1,0 +1,1 @@
+"""Pools, moves, layers and heads in the form that integer kernels exist for."""
