@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from octavo.graph.operators import WEIGHTED
 
-__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "leads_to", "only_reader", "origin", "silu_of"]
+__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "leads_to", "mish_of", "only_reader", "origin", "silu_of"]
 
 # Operators whose kernels, in float or in integers, take in a Relu or Clip behind them. ConvTranspose has no integer kernel: as one
 # with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
@@ -72,3 +72,12 @@ def silu_of(node: ir.Node) -> ir.Node | None:
     if product is None or product.op_type != "Mul" or product.graph is not node.graph:
         return None
     return product if set(product.inputs) == {node.inputs[0], node.outputs[0]} else None
+
+
+def mish_of(node: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node] | None:
+    """The nodes of `x * Tanh(Softplus(x))`, where `node` is that Softplus and nothing else reads what lies between."""
+    bend = only_reader(node.outputs[0]) if node.op_type == "Softplus" else None
+    product = only_reader(bend.outputs[0]) if bend is not None and bend.op_type == "Tanh" else None
+    if product is None or product.op_type != "Mul" or product.graph is not node.graph:
+        return None
+    return (node, bend, product) if set(product.inputs) == {node.inputs[0], bend.outputs[0]} else None

@@ -44,6 +44,8 @@ _OF_SEVERAL = (
         frozenset({"BiasGelu", "Gelu", "LayerNormalization", "SkipLayerNormalization"}),
         frozenset({"Add", "Cast", "Div", "Erf", "Mul", "Pow", "ReduceMean", "Sqrt", "Sub"}),
     ),
+    # Mish, looked up on codes or by Exp in float.
+    (frozenset({"GatherElements", "Mul"}), frozenset({"Mul", "Softplus", "Tanh"})),
     # A PRelu has a Max of codes, and of float values a Relu.
     (frozenset({"LeakyRelu", "Max", "PRelu", "QLinearLeakyRelu", "Relu"}), _LAST | {"Abs", "Clip", "Neg", "Relu"}),
 )
@@ -51,6 +53,8 @@ _OF_SEVERAL = (
 _WITH_BIAS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 # The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
 _ALIKE = MOVES | JOINS | {"MaxPool", "Pad", "Resize", "Upsample"}
+# What brings values to a kernel and away from it; codes become places in a table by a Cast, from which GatherElements takes others.
+_AROUND = (_ALIKE | {"Cast"}) - {"GatherElements"}
 # Products of codes, whose sums are exact: more so than those of the floats that they stand for.
 _OF_CODES = frozenset({"MatMulIntegerToFloat", "QLinearMatMul"})
 # Reasons of what a user names: that is to compute in float, whatever integers would lose.
@@ -157,7 +161,7 @@ class _Found:
         family = re.compile(_WEIGHTED.get(self.decision.op_type, ""))
         own = [kernel for kernel in self.kernels if family.search(kernel.op_type)]
         own = own or self.kernels
-        return [kernel for kernel in own if kernel.op_type not in _ALIKE] or own
+        return [kernel for kernel in own if kernel.op_type not in _AROUND] or own
 
     @property
     def main(self) -> RunNode | None:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.kernels.bias_apart import BiasApartPass
 from octavo.graph.passes.kernels.conv_on_columns import ConvOnColumnsPass
+from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.kernels.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.kernels.prelu_by_conv import PReluByConvPass
@@ -25,6 +26,7 @@ FORMS = (
     UpsampleByTilePass,
     SpaceByPixelsPass,
     PReluByConvPass,
+    MishByExpPass,
     TailOfPixelsPass,
     TailChannelsLastPass,
     BiasApartPass,

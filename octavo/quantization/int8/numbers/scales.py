@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -20,9 +20,9 @@ import onnx_ir as ir
 from octavo.calibration.choice import chosen_ranges, overridden
 from octavo.calibration.statistics import Statistics
 from octavo.errors import CalibrationError, QuantizationError
-from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.structure.curves import activation_behind
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import BOUNDED, CARRIERS, ONE_SCALE, Unit, is_depthwise, is_weighted, readers
 
@@ -60,7 +60,7 @@ def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
 def ranges_of(tensors: Iterable[ir.Value], statistics: Statistics, recipe: Int8) -> dict[str, tuple[float, float]]:
     """The range of each tensor by itself; one that no calibration image filled has none."""
     seen = [value for value in tensors if value.name in statistics.tensors and statistics.tensors[value.name].values]
-    behind = {value.name: function for value in seen if (function := _activation_behind(value)) is not None}
+    behind = {value.name: function for value in seen if (function := activation_behind(value)) is not None}
     return chosen_ranges(statistics, recipe, [value.name for value in seen], behind)
 
 
@@ -222,38 +222,6 @@ def _multiplied(value: ir.Value) -> bool:
         reader.op_type == "MatMul" or (reader.op_type in CARRIERS and any(map(_multiplied, reader.outputs)))
         for reader in readers(value)
     )
-
-
-def _activation_behind(value: ir.Value) -> Callable[[np.ndarray], np.ndarray] | None:
-    """The function that all readers of a tensor apply to it first, or None."""
-    kinds = {reader.op_type for reader in readers(value)}
-    found = list(readers(value))
-    if kinds == {"Sigmoid", "Mul"} and len(found) == 2:
-        return _silu
-    if kinds == {"Sigmoid"}:
-        return _sigmoid
-    if kinds == {"Tanh"}:
-        return np.tanh
-    if len(found) == 1 and kinds <= {"HardSigmoid", "HardSwish"}:
-        alpha, beta = hard_sigmoid_of(found[0])
-        factor = found[0].op_type == "HardSwish"
-        return lambda x: np.clip(alpha * x + beta, 0, 1) * (x if factor else 1)
-    if len(found) == 1 and kinds == {"LeakyRelu"}:
-        slope = found[0].attributes["alpha"].as_float() if "alpha" in found[0].attributes else 0.01
-        return lambda x: np.where(x < 0, slope * x, x)
-    if len(found) == 1 and kinds == {"PRelu"}:
-        slopes = ir.convenience.get_const_tensor(found[0].inputs[1]).numpy()
-        slope = float(np.sqrt(np.mean(np.square(slopes, dtype=np.float64))))
-        return lambda x: np.where(x < 0, slope * x, x)
-    return None
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-np.clip(x, -80, 80)))
-
-
-def _silu(x: np.ndarray) -> np.ndarray:
-    return x * _sigmoid(x)
 
 
 def _groups(int8: list[Unit], ranges: Mapping[ir.Value, tuple[float, float] | None]) -> list[list[ir.Value]]:

@@ -10,16 +10,21 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from octavo.graph.nodes import is_pointwise
+from octavo.quantization.int8.structure.curves import CURVES
 from octavo.quantization.int8.structure.units import ACTIVATIONS, Unit, readers
 
 __all__ = ["heads_of", "is_last_weighted", "is_map", "map_heads", "pixel_heads"]
 
 # What leaves values at their positions, or moves whole axes: behind it a map is still averaged over all positions.
-_IN_PLACE = ACTIVATIONS | {
-    *("Abs", "Div", "Erf", "Exp", "HardSwish", "PRelu", "Pow", "Selu", "Softplus", "Sqrt", "Tanh"),
-    *("Add", "BatchNormalization", "LayerNormalization", "Mul", "Sub"),
-    *("AveragePool", "Concat", "Dropout", "Identity", "MaxPool", "Transpose"),
-}
+_IN_PLACE = (
+    ACTIVATIONS
+    | CURVES.keys()
+    | {
+        *("Abs", "Div", "Erf", "Exp", "HardSwish", "PRelu", "Pow", "Sqrt", "Tanh"),
+        *("Add", "BatchNormalization", "LayerNormalization", "Mul", "Sub"),
+        *("AveragePool", "Concat", "Dropout", "Identity", "MaxPool", "Transpose"),
+    }
+)
 # Inputs that say where values are read or put, not which: what decodes boxes is a tail, though regions are looked at again there.
 _PLACES = {"RoiAlign": (1, 2), "ScatterElements": (1,), "ScatterND": (1,), "Shape": (0,), "Size": (0,)}
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})

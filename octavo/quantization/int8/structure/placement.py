@@ -32,6 +32,7 @@ WHY = {
     "hard_swish": "HardSwish as integer Add and Mul",
     "hard_sigmoid": "HardSigmoid as integer Add",
     "affine": "factor and shift as integer Add",
+    "curve": "looked up in a table of codes",
     "Clip": "Clip as Max and Min of codes",
     "Relu": "Relu as Max of codes",
     "Tanh": "Tanh as integer Sigmoid",

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.nodes import TAKES_CUT, cut_behind, only_reader, origin, silu_of
+from octavo.graph.nodes import TAKES_CUT, cut_behind, mish_of, only_reader, origin, silu_of
 from octavo.graph.operators import MOVES, REARRANGES
 from octavo.graph.passes.arithmetic import is_op
 from octavo.graph.passes.qdq import number_of
 from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
+from octavo.quantization.int8.structure.curves import curve_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -38,7 +39,7 @@ CARRIERS = (REARRANGES - {"Identity"}) | {"MaxPool", "Pad", "Resize", "Slice", "
 # Kernels with a scale of their own for each input and the output.
 COMBINERS = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"})
 # Units whose integer form is made of other kernels.
-COMPOSED = frozenset({"Tanh", "affine", "hard_sigmoid", "hard_swish", "prelu", "silu"})
+COMPOSED = frozenset({"Tanh", "affine", "curve", "hard_sigmoid", "hard_swish", "prelu", "silu"})
 # What cuts values and follows nothing that takes it in: on codes it is their Max and Min.
 CUTS = frozenset({"Clip", "Relu"})
 # The larger or smaller of parts of one tensor: codes have the order of what they stand for.
@@ -48,7 +49,7 @@ ONE_SCALE = CARRIERS | CUTS | EXTREMES | {"prelu"}
 # Units whose inner tensor, or else output, has this range whatever comes. Of Tanh a step is 1/127, as its integer form has it.
 BOUNDED = dict.fromkeys(("Sigmoid", "hard_sigmoid", "silu"), (0.0, 1.0)) | {"Tanh": (-1.0, 128 / 127)}
 # Units that bend each value by itself.
-ACTIVATIONS = COMPOSED | CUTS | {"Elu", "Gelu", "HardSigmoid", "LeakyRelu", "Mish", "Sigmoid"}
+ACTIVATIONS = COMPOSED | CUTS | {"Gelu", "HardSigmoid", "LeakyRelu", "Sigmoid"}
 # Numbers that say where a box lies.
 _COORDINATES = 4
 
@@ -60,9 +61,9 @@ class Unit:
     Attributes:
         name: that of its first node.
         kind: `linear` (Conv, Gemm or MatMul with constant weights), `silu` (Sigmoid and Mul), `prelu` (a constant
-            slope a channel, or one in all), `hard_swish`, `hard_sigmoid` (rising, above 0 at 0), `affine` (one factor above
-            0 and one shift for all values: Mul and Add, or one of them), or the op type of its only node. A Relu, or a Clip with
-            constant bounds, that is its producer's only reader folds into the unit.
+            slope a channel, or one in all), `hard_swish`, `hard_sigmoid` (rising, above 0 at 0), `curve` (Mish, ELU and others of
+            `structure.curves`), `affine` (one factor above 0 and one shift for all values: Mul and Add, or one of them), or the op
+            type of its only node. A Relu, or a Clip with constant bounds, that is its producer's only reader folds into the unit.
         nodes: in topological order.
         inputs: float32 tensors that it reads from outside, each once; constants left out.
         outputs: tensors that it hands on.
@@ -110,6 +111,8 @@ def units_of(model: ir.Model) -> list[Unit]:
             kind = "hard_swish"
         elif node.op_type == "HardSigmoid" and min(hard_sigmoid_of(node)) > 0:
             kind = "hard_sigmoid"
+        elif curve_of(node) is not None:
+            nodes, kind = list(mish_of(node) or nodes), "curve"
         steps = _affine(node)
         if steps is not None:
             nodes, kind = list(steps), "affine"

@@ -18,7 +18,7 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import Codes
 from octavo.quantization.int8.structure.rows import joined, row_activations
 from octavo.quantization.int8.structure.units import Unit
-from octavo.quantization.int8.writing.coded_forms import cut, extreme, padded, pixels, prelu, sloped, tanh
+from octavo.quantization.int8.writing.coded_forms import curve, cut, extreme, padded, pixels, prelu, sloped, tanh
 from octavo.quantization.int8.writing.coded_graph import CodedGraph
 from octavo.quantization.int8.writing.kept_float import stay_float
 from octavo.quantization.int8.writing.saturation import UNBOUNDED, bounds_of, folded
@@ -35,6 +35,7 @@ _FORMS = {
     "Tanh": tanh,
     "prelu": prelu,
     "affine": sloped,
+    "curve": curve,
     "hard_sigmoid": sloped,
     "hard_swish": sloped,
 }
