@@ -188,6 +188,35 @@ def test_only_what_is_far_from_the_median_counts_less(noises):
         assert found >= middle / 2
 
 
+def test_what_one_calibration_image_lives_by_is_not_cut_off_though_no_held_out_image_has_it():
+    he = partial(graphs.he, np.random.default_rng(1))
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body"),
+        oh.make_node("Relu", ["b"], ["br"], "br"),
+        oh.make_node("GlobalAveragePool", ["br"], ["m"], "m"),
+        oh.make_node("Flatten", ["m"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "head", transB=1),
+    ]
+    model = network(nodes, {"stem": he(8, 3, 3, 3), "body": he(16, 8, 1, 1), "head": he(6, 16)}, ["y"])
+    generator = np.random.default_rng(1)
+    shapes = (1, 3, 16, 16), (1, 3, 1, 1)
+    photos = [0.5 * generator.standard_normal(shapes[0]) + generator.standard_normal(shapes[1]) for _ in range(40)]
+    feeds = [{"x": photo.astype(np.float32)} for photo in photos]
+    strong = [{"x": feed["x"].copy()} for feed in (feeds[0], *feeds[32:])]
+    for feed in strong:
+        feed["x"][0, :, 5, 7] = 12
+    found = {}
+    for rare, counted in ((False, feeds[:24]), (True, [strong[0], *feeds[1:24]])):
+        images = Images(counted, feeds[24:32])
+        found[rare] = quantize_static(model, graphs.statistics_of(model, counted), Int8(placement="all"), images)
+    assert "as placed" not in found[False].measured["chosen"]
+    assert found[True].measured["chosen"].endswith(", as placed minmax")
+    assert found[True].measured["db"] >= found[True].measured["fidelity_db"]
+    assert graphs.sqnr(model, found[True].model, strong[1:])["y"] > 40
+
+
 def test_what_cuts_nothing_is_tried_too_and_equalized_only_where_it_is_best():
     """Where the answer hangs on a few values, as behind a global MaxPool, every cut takes them away."""
     he = partial(graphs.he, np.random.default_rng(5))

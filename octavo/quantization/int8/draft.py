@@ -145,7 +145,7 @@ class Draft:
         scales |= {name: chosen for name, chosen in self._scales.items() if name in scales and not scales[name].by_channel}
         corrects = self.recipe.correction == "bias"
         shifts = {}
-        if corrects and self.recipe.method in _UNCUT:
+        if corrects and not self.cuts_peaks:
             samples = self.samples[: images_within(self.model, _SHIFTS, SHIFTED)]
             shifts = rounding_shifts(self.model, self.units, scales, samples, known=self._shifts, attended=self.attended)
         codes, corrected, taken = {}, 0, {}
@@ -180,6 +180,13 @@ class Draft:
         other._scales, other._codes = dict(scales), dict(codes)
         return other
 
+    def cut_by(self, method: str) -> Draft:
+        """The same draft with ranges cut by another method and none of them taken as given; what is given of layers stays."""
+        other = copy(self)
+        other.recipe = self.recipe.model_copy(update={"method": method})
+        other._scales, other._ranges = {}, {}
+        return other
+
     def equalized_by(self, exponents: Mapping[str, float], most: int | None = None) -> Draft:
         """The same draft with channels equalized, and nothing taken as given; it looks at `most` samples where not at all."""
         samples = self.samples[:most]
@@ -199,6 +206,11 @@ class Draft:
     def fixed(self) -> set[str]:
         """Tensors whose range the recipe gives."""
         return set(overridden(self.statistics, self.recipe))
+
+    @property
+    def cuts_peaks(self) -> bool:
+        """Whether ranges may leave the largest values out."""
+        return self.recipe.method not in _UNCUT
 
     def written(self, plan: Plan, heads: Sequence[str] | None = None) -> ir.Model:
         """The QDQ graph of a plan; with `heads`, one that puts these tensors out instead of the graph's outputs."""

@@ -35,6 +35,7 @@ from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.record import decided, with_halves
+from octavo.quantization.int8.recut import Ranged, uncut
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.heads import is_map
@@ -42,7 +43,7 @@ from octavo.quantization.int8.structure.rows import joined, placed_by_time
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
-from octavo.quantization.int8.ways import Way
+from octavo.quantization.int8.ways import UNCUT, Way
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.int8.writing.short_names import shorten_names
@@ -130,7 +131,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     else:
         for_repair = recipe.repair and db_of(chosen.noise) < bound
         alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(heads))
-        plan, noise, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, bound=bound)
+        ranged, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, bound=bound)
+        draft, plan, noise = ranged.draft, ranged.plan, ranged.noise
         if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
             found = served_by(
                 model,
@@ -170,8 +172,8 @@ def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe:
 
 def _placed(
     chosen: Chosen, placing: Placing, judge: Judge, *, alone: Noise, recipe: Int8, bound: float
-) -> tuple[Plan, float, dict[str, Any]]:
-    """The placement by cost and repair, the noise that it leaves, and what it was chosen by."""
+) -> tuple[Ranged, dict[str, Any]]:
+    """The placement by cost and repair, and what it was chosen by."""
     noise, wanted = chosen.noise, 10 ** (-bound / 10)
     record: dict[str, Any] = {
         "chosen": chosen.label,
@@ -191,7 +193,11 @@ def _placed(
         settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
         noise, plan = settled.noise, settled.plan
         record |= settled.record(bound)
-    return plan, noise, record
+    found = Ranged(chosen.draft, plan, noise)
+    ranged = uncut(found, judge, wanted) if recipe.method == "auto" else found
+    if ranged is not found:
+        record["chosen"] += f", as placed {UNCUT}"
+    return ranged, record
 
 
 def _attended(model: ir.Model, judge: Judge | None, images: Images | None) -> Attended:
