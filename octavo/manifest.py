@@ -105,12 +105,15 @@ def write_manifest(
     # Training knows one target only.
     target = made.get("settings", {}).get("target", "cpu") if variant in INT8_VARIANTS else None
     written = load(folder / MODEL)
+    opset, shapes = written.opset_imports[""], {value.name: _shape(value) for value in written.graph.outputs}
+    # Its weights need not lie in memory beside the session's.
+    del written
     with custom_ops.files({variant: folder / MODEL}) as runs:
         session = Session(runs[variant])
     outputs = session.output_shapes
     if custom_ops.bodies:
         # As the file has them: what runs may be cut.
-        outputs = {value.name: _shape(value) for value in written.graph.outputs}
+        outputs = shapes
     manifest = {
         "name": name,
         "variant": variant,
@@ -121,7 +124,7 @@ def write_manifest(
         "files": {path.name: sha256_file(path) for path in _files(folder)},
         "bytes": model_bytes(folder),
         "inputs": session.signature,
-        "opset": written.opset_imports[""],
+        "opset": opset,
         "image_input": image_input,
         "outputs": [{"name": key, "shape": shape} for key, shape in outputs.items()],
         # Operators that a service needs a plugin for; `body` (below models/<model>/fp32) is what ran here in their place.

@@ -63,8 +63,11 @@ def main() -> None:
         if fetched.reference is not None:
             hashed = [(item.sha256, tensor) for item, tensor in samples]
             made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder, selecting=selecting)
+        image_input = fetched.input_name
+        # The file is opened once more: what it was made of and checked with need not lie in memory beside that.
+        del fetched, session
         manifest = write_manifest(
-            folder, name=chosen.model, variant="fp32", spec=spec, image_input=fetched.input_name, made=made, custom_ops=custom
+            folder, name=chosen.model, variant="fp32", spec=spec, image_input=image_input, made=made, custom_ops=custom
         )
     for note in made["notes"]:
         say(note)

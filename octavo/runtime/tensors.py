@@ -22,7 +22,7 @@ from octavo.files import scratch_written_to
 from octavo.runtime.session import Session
 from octavo.runtime.shapes import shape_of
 
-__all__ = ["Group", "bytes_of", "float_activations", "group_names", "images_within", "open_groups", "read_tensors"]
+__all__ = ["Group", "bytes_of", "drop_unneeded", "float_activations", "group_names", "images_within", "open_groups", "read_tensors"]
 
 # A tensor whose size the graph does not tell counts as this many bytes.
 _UNKNOWN = 8 << 20
@@ -168,7 +168,7 @@ def open_groups(
                 # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
                 part.graph.outputs.clear()
                 part.graph.outputs.extend(tap(part, computed) if tap is not None else computed)
-                _drop_unneeded(part.graph)
+                drop_unneeded(part.graph)
                 path = Path(folder) / "group.onnx"
                 with scratch_written_to(Path(folder)):
                     ir.save(part, path)
@@ -210,7 +210,7 @@ def read_tensors(
             yield where, group.read(feeds)
 
 
-def _drop_unneeded(graph: ir.Graph) -> None:
+def drop_unneeded(graph: ir.Graph) -> None:
     """Remove nodes that no output needs, and weights that nothing reads then.
 
     onnx-ir's RemoveUnusedNodesPass looks up every node's schema as well, for optional outputs: 18 ms the first time in a process,

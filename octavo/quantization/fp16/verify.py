@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -23,7 +23,7 @@ from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.fp16.watched import pooled, watched
 from octavo.quantization.fp16.weights import LARGEST
 from octavo.quantization.select import select
-from octavo.runtime.tensors import float_activations
+from octavo.runtime.tensors import drop_unneeded, float_activations
 
 __all__ = ["quantize_fp16"]
 
@@ -130,6 +130,7 @@ class _Proof:
     feeds: list[dict[str, np.ndarray]]
     watched: dict[str, str]
     keep_io: bool
+    _leading: dict[tuple[str, ...], ir.Model] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, reference: ir.Model, feeds: list[dict[str, np.ndarray]], *, keep_io: bool) -> Self:
@@ -161,12 +162,25 @@ class _Proof:
         return {name: _ratio(loss) for name, loss in self._compare(half, self.feeds[:_FEW], parts).items()}
 
     def _compare(self, half: ir.Model, feeds: Sequence[dict[str, np.ndarray]], names: Iterable[str]) -> dict[str, Loss]:
-        return pooled(compare(self.judged, half, feeds, list(names)), self.watched)
+        """Of `half`, which is changed, only what leads to these tensors is looked at: what chooses class by class is long."""
+        wanted = tuple(names)
+        if wanted not in self._leading:
+            self._leading[wanted] = _leading_to(self.judged.clone(), wanted)
+        return pooled(compare(self._leading[wanted], _leading_to(half, wanted), feeds, wanted), self.watched)
 
 
 def _halves(result: Fp16Result) -> list[str]:
     """Names of the nodes in float16, in the graph's order."""
     return [decision.node for decision in result.decisions if decision.precision == "fp16"]
+
+
+def _leading_to(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """A graph that puts out these tensors alone, in place; inputs stay inputs."""
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(values[name] for name in names if name in values)
+    drop_unneeded(model.graph)
+    return model
 
 
 def _ratio(loss: Loss) -> float:

@@ -8,7 +8,7 @@ layers go back to float; kernel times say which of them cost least there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from octavo.quantization.int8.recut import Ranged, uncut
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.heads import is_map
+from octavo.quantization.int8.structure.refusals import TAIL
 from octavo.quantization.int8.structure.rows import joined, placed_by_time
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
@@ -47,6 +48,7 @@ from octavo.quantization.int8.ways import UNCUT, Way
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.int8.writing.short_names import shorten_names
+from octavo.quantization.without_suppression import WithoutSuppression
 
 __all__ = ["Images", "quantize_static"]
 
@@ -91,6 +93,18 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     """
     check_float(model, QuantizationError)
     statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
+    apart = WithoutSuppression.of(model)
+    if apart is None:
+        return _quantized(model, statistics, recipe, images)
+    if images is not None:
+        # Such outputs are not read as boxes: the graph has chosen among them.
+        images = replace(images, boxes=None)
+    recipe = recipe.model_copy(update={"keep_float": apart.asked(recipe.keep_float)})
+    result = _quantized(apart.part, statistics, recipe, images)
+    return replace(result, model=apart.restored(result.model), decisions=apart.decided(result.decisions, TAIL))
+
+
+def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images | None) -> Int8Result:
     begun = begin(model, recipe, observes=images is not None and bool(images.calibration))
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
     if images is not None and choosers:

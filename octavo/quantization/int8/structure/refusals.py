@@ -11,7 +11,9 @@ from octavo.graph.nodes import origin
 from octavo.graph.passes.cleaning.resize_all_axes import crops
 from octavo.quantization.int8.structure.units import CARRIERS, EXTREMES, Unit, constant, decodes_boxes
 
-__all__ = ["cuts_out", "interpolates", "no_kernel", "out_of_reach", "unfit"]
+__all__ = ["TAIL", "cuts_out", "interpolates", "no_kernel", "out_of_reach", "unfit"]
+
+TAIL = "no weights follow: decoding, scores and other tails stay float"
 
 
 def out_of_reach(unit: Unit, leads: Collection[Unit], named: Mapping[str, str]) -> str:
@@ -27,7 +29,7 @@ def out_of_reach(unit: Unit, leads: Collection[Unit], named: Mapping[str, str]) 
             return named[node.name]
         if node.domain not in ("", "ai.onnx"):
             return f"no INT8 rule for {node.domain}.{node.op_type}"
-    return "" if unit in leads else "no weights follow: decoding, scores and other tails stay float"
+    return "" if unit in leads else TAIL
 
 
 def no_kernel(node: ir.Node) -> str:
