@@ -3,7 +3,10 @@
 Reads `task`, `source`, `input` and `data.calibration` of params.yaml; `benchmark.batch` is held against the graph, no more.
 """
 
+from functools import partial
 from itertools import islice
+
+import numpy as np
 
 from octavo import cli
 from octavo.files import replace_dir, sha256_path
@@ -16,6 +19,7 @@ from octavo.layout import MODEL, variant_dir
 from octavo.manifest import block_hash, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
+from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_with_file, compare_with_reference, refuse_mixed_batch
 from octavo.sources.loaded import session_of
@@ -41,11 +45,12 @@ def main() -> None:
             name = custom.described() or str(variant_dir(chosen.model, "fp32") / MODEL)
             session = session_of(spec.source, runs["fp32"], name)
         feeds = Feeds.of(session.signature, fetched.input_name, spec.input)
+        answer = partial(_answer, session, feeds)
         shape = session.input_shapes[fetched.input_name]
         refuse_fixed_sides(shape, spec.input, f"models.{chosen.model}.input")
         # Here, before hours of work, and again where they are measured: other settings of `benchmark` export nothing anew.
-        refuse_untaken(spec, shape, [item for item, _ in samples], lambda image: session.run(feeds(image)))
-        spec, refused = as_read(spec, fetched.model, lambda image: session.run(feeds(image)))
+        refuse_untaken(spec, shape, [item for item, _ in samples], answer)
+        spec, refused = as_read(spec, fetched.model, answer)
         made = {
             "source": spec.source.recorded(),
             "file_sha256": sha256_path(spec.source.file),
@@ -56,7 +61,7 @@ def main() -> None:
         selecting = selects(fetched.model)
         tensors = [tensor for _, tensor in samples]
         if not isinstance(shape[0], int):
-            refuse_mixed_batch(lambda batch: session.run(feeds(batch)), tensors, outputs, selecting=selecting)
+            refuse_mixed_batch(answer, tensors, outputs, selecting=selecting)
         if spec.source.kind == "onnx" and not custom.bodies:
             file = spec.source.file
             made["notes"] += compare_with_file(file, fetched.input_name, spec.input, tensors, outputs, selecting=selecting)
@@ -65,7 +70,7 @@ def main() -> None:
             made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder, selecting=selecting)
         image_input = fetched.input_name
         # The file is opened once more: what it was made of and checked with need not lie in memory beside that.
-        del fetched, session
+        del answer, fetched, session
         manifest = write_manifest(
             folder, name=chosen.model, variant="fp32", spec=spec, image_input=image_input, made=made, custom_ops=custom
         )
@@ -76,6 +81,10 @@ def main() -> None:
         rows = f", in {torch['same_rows']:.1%} of the rows" if "same_rows" in torch else ""
         say(f"largest difference to the torch module on {torch['images']} images: {torch['max_abs_diff']:.3g}{rows}")
     say(f"{variant_dir(chosen.model, 'fp32') / MODEL}: {manifest['bytes'] / 1e6:.1f} MB, ran on {len(samples)} images")
+
+
+def _answer(session: Session, feeds: Feeds, image: np.ndarray) -> dict[str, np.ndarray]:
+    return session.run(feeds(image))
 
 
 if __name__ == "__main__":

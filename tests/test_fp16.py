@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import QuantizationError
+from octavo.graph.selection import choosing, held
 from octavo.quantization.fp16 import Fp16Result, convert, quantize_fp16
 from octavo.quantization.fp16.measure import Loss, compare, rounded_everywhere
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
+from octavo.quantization.fp16.watched import watched
 from octavo.quantization.select import asked, select
 from octavo.runtime.noise import SQNR_CAP
 from octavo.runtime.session import Session
@@ -823,6 +825,25 @@ def test_classes_that_are_chosen_apart_are_judged_by_the_scores_of_all():
     assert not result.warnings
     assert result.sqnr_db["p"] > 50
     assert precision(result)["head"] == "fp16"
+
+
+def test_places_above_a_threshold_are_judged_with_their_class_and_not_beside_it():
+    """They are of any number: 33 nodes looked at each in every graph that was tried, and counted twice."""
+    weights = {"w": image(64, 3), "low": np.float32(0.2), "axis": np.array([1]), "most": np.array([4])}
+    weights |= {f"b{k}": np.array([k]) for k in range(4)}
+    nodes = [node("Gemm", ["x", "w"], ["logits"], "head"), node("Softmax", ["logits"], ["p"], "softmax")]
+    for k in range(3):
+        nodes += [
+            node("Slice", ["p", f"b{k}", f"b{k + 1}", "axis"], [f"p{k}"], f"class{k}"),
+            node("Greater", [f"p{k}", "low"], [f"m{k}"], f"above{k}"),
+            node("NonZero", [f"m{k}"], [f"n{k}"], f"places{k}"),
+            node("Transpose", [f"n{k}"], [f"t{k}"], f"rows{k}", perm=[1, 0]),
+            node("GatherND", [f"p{k}", f"t{k}"], [f"s{k}"], f"sure{k}"),
+            node("TopK", [f"s{k}", "most"], [f"v{k}", f"y{k}"], f"best{k}", axis=0),
+        ]
+    model = build(nodes, {"x": [32, 64]}, {f"y{k}": (I64, [4]) for k in range(3)}, weights)
+    names = choosing(model, before_layers=False)
+    assert watched(held(model, names), [value.name for value in model.graph.outputs]) == {f"p{k}": "p" for k in range(3)}
 
 
 def test_classes_joined_of_several_layers_are_each_judged():

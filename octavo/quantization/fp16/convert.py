@@ -10,7 +10,7 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.quantization.decisions import Decision
 from octavo.quantization.fp16.fusions import ScaleOfQueriesPass, SquareOfNormPass, TurnedBatchPass
-from octavo.quantization.fp16.plan import decide, make_plan
+from octavo.quantization.fp16.plan import Faults, decide, make_plan
 from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.rewrite import rewrite
 
@@ -35,7 +35,9 @@ class Fp16Result:
     warnings: list[str] = field(default_factory=list)
 
 
-def convert(model: ir.Model, *, keep_io: bool = True, keep_float: Mapping[str, str] | None = None) -> Fp16Result:
+def convert(
+    model: ir.Model, *, keep_io: bool = True, keep_float: Mapping[str, str] | None = None, faults: Faults | None = None
+) -> Fp16Result:
     """Convert a graph.
 
     Weights are rounded to nearest even. A node whose constants float16 cannot hold stays float32, as do ops without float16 in
@@ -45,6 +47,7 @@ def convert(model: ir.Model, *, keep_io: bool = True, keep_float: Mapping[str, s
         model: FP32; it is not changed.
         keep_io: graph inputs and outputs stay float32, each with one Cast; else they become float16. Names stay in both cases.
         keep_float: node name to the reason why it stays float32.
+        faults: of the model's constants, as far as is known; see `make_plan`.
 
     Raises:
         QuantizationError: the model is already quantized, a weight is NaN or infinite, or `keep_float` names a node that is not
@@ -57,7 +60,7 @@ def convert(model: ir.Model, *, keep_io: bool = True, keep_float: Mapping[str, s
         raise QuantizationError(
             f"the graph has no node {missing[0]!r} to keep in float32", "check `fp16.keep_float` in params.yaml"
         )
-    plan = make_plan(copy, kept, keep_io=keep_io)
+    plan = make_plan(copy, kept, keep_io=keep_io, faults=faults)
     rewrite(copy, plan, keep_io=keep_io)
     decisions = [decide(node, planned) for node, planned in plan.items() if node.op_type != "Constant"]
     for each in (ScaleOfQueriesPass(), TurnedBatchPass(), SquareOfNormPass()):

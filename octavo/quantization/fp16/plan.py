@@ -18,7 +18,7 @@ from octavo.quantization.fp16.prepare import ONNX
 from octavo.quantization.fp16.schema import NO_FLOATS, is_float, slots
 from octavo.quantization.fp16.weights import SMALLEST, is_dead_weight, weight_fault
 
-__all__ = ["NOTHING_TO_CONVERT", "NodePlan", "decide", "make_plan"]
+__all__ = ["NOTHING_TO_CONVERT", "Faults", "NodePlan", "decide", "make_plan"]
 
 CONVERTED = "its types admit float16"
 _AS_IT_COMES = "takes its input as it comes"
@@ -61,19 +61,24 @@ class NodePlan:
         return any(self.inputs) or any(self.outputs)
 
 
-def make_plan(model: ir.Model, kept: Mapping[str, str], *, keep_io: bool) -> dict[ir.Node, NodePlan]:
+# Of constants by name, op type of a reader, and whether they are added there: why float16 cannot hold them (`weight_fault`).
+Faults = dict[tuple[str, str, bool], str]
+
+
+def make_plan(model: ir.Model, kept: Mapping[str, str], *, keep_io: bool, faults: Faults | None = None) -> dict[ir.Node, NodePlan]:
     """Plan every node of the main graph, in its order.
 
     Args:
         model: prepared.
         kept: node name to the reason why it stays float32.
         keep_io: whether graph inputs and outputs stay float32.
+        faults: as far as other plans of the same model have asked; what this one finds is added.
 
     Raises:
         QuantizationError: the model is already quantized, or a weight is NaN or infinite.
     """
     plan = {}
-    faults: dict[tuple[ir.Value, str, bool], str] = {}
+    faults = {} if faults is None else faults
     for node in model.graph:
         found = slots(node, model.graph.opset_imports)
         reason = found.refusal or _named(node, kept) or _own_fault(node) or _constants_fault(node, found.inputs, faults)
@@ -107,11 +112,11 @@ def decide(node: ir.Node, planned: NodePlan) -> Decision:
     return Decision(node.name or "", node.op_type, "fp16" if half else "float", planned.reason)
 
 
-def _is_guard(node: ir.Node, faults: Mapping[tuple[ir.Value, str, bool], str]) -> bool:
+def _is_guard(node: ir.Node, faults: Faults) -> bool:
     if node.op_type not in ("Add", "Clip", "Max"):
         return False
     lone = [value for value in node.inputs if value is not None and value.const_value is not None and value.const_value.size == 1]
-    return any(faults.get((value, node.op_type, False)) for value in lone)
+    return any(faults.get((value.name or "", node.op_type, False)) for value in lone)
 
 
 def _converted(node: ir.Node) -> str:
@@ -155,12 +160,12 @@ def _is_float_tensor(attribute: ir.Attr) -> bool:
     return attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype == ir.DataType.FLOAT
 
 
-def _constants_fault(node: ir.Node, flags: tuple[bool, ...], faults: dict[tuple[ir.Value, str, bool], str]) -> str:
+def _constants_fault(node: ir.Node, flags: tuple[bool, ...], faults: Faults) -> str:
     for place, (flag, value) in enumerate(zip(flags, node.inputs, strict=True)):
         if not flag or value is None or value.const_value is None or not value.is_initializer():
             continue
         addend = place in ADDENDS.get(node.op_type, ()) and value.const_value.size > 1
-        key = (value, node.op_type, addend)
+        key = (value.name or "", node.op_type, addend)
         if key not in faults:
             faults[key] = weight_fault(value.name or "", value.const_value, node.op_type, addend=addend)
         if faults[key] and not (value is _weight(node) and is_dead_weight(value.const_value)):

@@ -18,6 +18,7 @@ from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16.convert import Fp16Result, convert
 from octavo.quantization.fp16.culprits import culprits
 from octavo.quantization.fp16.measure import Loss, broken, compare, reach
+from octavo.quantization.fp16.plan import Faults
 from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.fp16.watched import pooled, watched
@@ -130,6 +131,7 @@ class _Proof:
     feeds: list[dict[str, np.ndarray]]
     watched: dict[str, str]
     keep_io: bool
+    _faults: Faults = field(default_factory=dict, repr=False)
     _leading: dict[tuple[str, ...], ir.Model] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -142,7 +144,7 @@ class _Proof:
 
     def convert(self, kept: Mapping[str, str]) -> Fp16Result:
         """FP16 with these nodes in float32."""
-        return convert(self.reference, keep_io=self.keep_io, keep_float=kept)
+        return convert(self.reference, keep_io=self.keep_io, keep_float=kept, faults=self._faults)
 
     def losses(self, result: Fp16Result) -> dict[str, Loss]:
         """Of the tensors that decide."""

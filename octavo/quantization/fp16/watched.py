@@ -20,7 +20,7 @@ def watched(reference: ir.Model, own: Collection[str]) -> dict[str, str]:
     Parts of one tensor count together. torchvision's SSD chooses class by class: 91 columns of one Softmax, of which most are of
     classes that the image does not have. Their scores near 0 are exact to the same share of the logits' noise as those near 1, and
     each held to the bound by itself asks for what no score of an object needs. Parts of what a Concat joined are several layers'
-    outputs, and stand alone, as outputs of the graph do.
+    outputs, and stand alone, as outputs of the graph do. Parts of such a part do not count again.
 
     Args:
         reference: FP32; types are inferred, and each of its tensors has a name.
@@ -42,6 +42,8 @@ def watched(reference: ir.Model, own: Collection[str]) -> dict[str, str]:
             found[value] = value if value.name in own else _whole(value)
         else:
             waiting += [before for before in producer.inputs if before is not None]
+    # Of a class's scores those above a threshold (places that the data decide) are read as well: they are among these.
+    found = {value: whole for value, whole in found.items() if whole is value or not _within(value, whole, found)}
     parts = Counter(found.values())
     judged = {value: whole if parts[whole] > 1 else value for value, whole in found.items()}
     return {value.name: whole.name for value, whole in judged.items() if value.name and whole.name}
@@ -64,6 +66,15 @@ def _together(losses: Collection[Loss]) -> Loss:
         broken=any(loss.broken for loss in losses),
         comparable=bool(compared),
     )
+
+
+def _within(value: ir.Value, whole: ir.Value, found: Collection[ir.Value]) -> bool:
+    """Whether a part of a tensor is one of another part that is found."""
+    around = value
+    while (around := around.producer().inputs[0]) is not whole:
+        if around in found:
+            return True
+    return False
 
 
 def _whole(value: ir.Value) -> ir.Value:
