@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+import yaml
 from conftest import ROOT, small_network
 from forked import run_stage
 from packages import write_package
@@ -207,11 +208,23 @@ class TestMachineStage:
         said = []
         for _ in range(2):
             assert run_stage("machine").returncode == 0
-            said.append({path.name: path.read_bytes() for path in Path(".octavo").iterdir()})
+            files = [path for path in Path(".octavo").rglob("*") if path.is_file()]
+            said.append({path.relative_to(".octavo").as_posix(): path.read_bytes() for path in files})
         assert said[0] == said[1]
-        assert sorted(said[0]) == ["host.json", "images.json", "runtime.json", "training.json"]
+        assert sorted(said[0]) == ["host.json", "images.json", "reading/small.json", "runtime.json", "training.json"]
         assert read_json(".octavo/host.json")["id"] == fingerprint()["id"]
         assert read_json(".octavo/runtime.json")["onnxruntime"] == ort.__version__
+
+    def test_how_images_are_read_is_told_where_params_yaml_leaves_it_out(self, project):
+        assert run_stage("machine").returncode == 0
+        before = read_json(".octavo/reading/small.json")
+        assert before == {"on_bad_image": "error", "max_pixels": 100_000_000, "holdout": []}
+        params = yaml.safe_load((project / "params.yaml").read_text())
+        further = {"on_bad_image": "skip", "max_pixels": 5000, "datasets": {"night": {"holdout": True}, "day": {}}}
+        params["models"]["small"]["data"].update(further)
+        (project / "params.yaml").write_text(yaml.safe_dump(params))
+        assert run_stage("machine").returncode == 0
+        assert read_json(".octavo/reading/small.json") == {"on_bad_image": "skip", "max_pixels": 5000, "holdout": ["night"]}
 
     def test_one_onnx_runtime_is_told_whatever_its_distribution(self, monkeypatch):
         asked = {"onnxruntime-gpu": "1.2.3"}

@@ -174,6 +174,13 @@ class TestPipeline:
         sh(repository, "git", "checkout", "-q", ".")
         sh(repository, "dvc", "checkout", "-q")
 
+    def test_keys_of_data_that_may_be_missing_are_watched(self, repository):
+        change(repository, "data", max_pixels=5_000_000)
+        made = {f"{stage}@small" for stage in ("export", "calibrate", "quantize_fp16", "quantize_int8", "qat", "validate")}
+        assert made <= ran(sh(repository, "dvc", "repro"))
+        sh(repository, "git", "checkout", "-q", ".")
+        assert ran(sh(repository, "dvc", "repro")) <= UNCACHED
+
     def test_numbers_beside_words_are_named_before_dvc_trips_over_them(self, repository):
         data = project_params()["models"]["small"]["data"]
         for keys, ok in (({3: "a", "*": "b"}, False), ({"3": "a", "*": "b"}, True)):

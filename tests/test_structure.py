@@ -16,6 +16,7 @@ from octavo.runtime.environment import GROUPS
 
 STAGES = sorted(path.stem for path in (ROOT / "stages").glob("*.py"))
 NEEDS_TORCH = {"export"}
+READING = ".octavo/reading/${key}.json"
 
 
 def stage_definition(name: str) -> dict:
@@ -32,7 +33,18 @@ def test_stages_depend_on_the_packages_that_they_are_made_by(name):
     named = {dep for dep in stage_definition(name)["deps"] if dep.startswith(".octavo/")}
     groups = {"prepare": "images", "export": "training", "qat": "training", "machine": "", "report": ""}
     group = groups.get(name, "runtime")
-    assert named == ({f".octavo/{group}.json"} if group else set()) | ({".octavo/host.json"} if name == "benchmark" else set())
+    assert named - {READING} == ({f".octavo/{group}.json"} if group else set()) | (
+        {".octavo/host.json"} if name == "benchmark" else set()
+    )
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_that_calibration_images_make_run_again_where_these_are_read_otherwise(name):
+    stage = stage_definition(name)
+    watched = {key for key in stage.get("params", []) if isinstance(key, str)}
+    reads = "models.${key}.data.calibration" in watched
+    whole = watched & {"models.${key}", "models.${key}.data"}
+    assert (READING in stage["deps"]) is (reads and not whole)
 
 
 def test_every_dependency_of_the_project_is_one_that_makes_results_or_one_that_does_not():

@@ -116,6 +116,11 @@ class Data(Block):
         """Names of the datasets that are held out."""
         return tuple(sorted(name for name, dataset in self.datasets.items() if dataset.holdout))
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What counts for whoever reads one of the sets, beside that set's own block; with its defaults."""
+        return {"on_bad_image": self.on_bad_image, "max_pixels": self.max_pixels, "holdout": list(self.holdout)}
+
 
 class Packaged(Block):
     """A file that an installed package ships."""
