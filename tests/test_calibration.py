@@ -802,10 +802,12 @@ class TestInfinity:
             collect(self.model(-np.inf, outputs="y masked", size=size), self.images)
         with pytest.raises(CalibrationError, match=f"'masked' {refused}"):
             collect(self.model(np.nan, size=size), self.images)
+        # What is computed of a bad input is bad, too: the input is named.
         images = self.images()
-        images[2][1]["x"][0, 0, 4, 4] = np.inf
-        with pytest.raises(CalibrationError, match=f"'c' {refused}"):
-            collect(self.model(-np.inf, size=size), lambda: images)
+        for bad in (np.inf, np.nan):
+            images[2][1]["x"][0, 0, 4, 4] = bad
+            with pytest.raises(CalibrationError, match=f"'x' {refused}"):
+                collect(self.model(-np.inf, size=size), lambda: images)
 
 
 def test_entropy_keeps_the_extremes_of_a_tensor_of_which_only_zeros_were_counted():

@@ -211,21 +211,26 @@ class _Images:
 def _pass(group: Group, tally: Tally, statistics: Statistics, images: _Images, *, lanes: int, infinite: Collection[str]) -> None:
     """Add one group of tensors over all images; those of `infinite` may be that."""
     adding = threading.Lock()
+    fetched = [name for name in group.names if name not in tally.names]
 
     def lane() -> None:
         while (taken := images.take()) is not None:
             place, where, feeds = taken
+            # What is refused is the tensor where NaN begins: what is computed of a bad input is bad, too.
+            inputs = [name for name in fetched if name in feeds]
             try:
                 read = group.read(feeds)
                 # One lane at a time: two would only wait for the interpreter's lock, thousands of times an image.
                 with adding:
+                    add(inputs, read, where)
                     tally.add(read, where)
-                    for name in group.names:
-                        if name not in tally.names:
-                            allowed = name in infinite
-                            statistics.tensors[name].update(name, read.pop(name), where, may_be_infinite=allowed)
+                    add([name for name in fetched if name not in feeds], read, where)
             except BaseException as error:
                 images.fail(place, error)
+
+    def add(names: Iterable[str], read: dict[str, np.ndarray], where: str) -> None:
+        for name in names:
+            statistics.tensors[name].update(name, read.pop(name), where, may_be_infinite=name in infinite)
 
     with _single_threaded_opencv(), ThreadPoolExecutor(max(1, lanes - 1)) as pool:
         others = [pool.submit(lane) for _ in range(lanes - 1)]
