@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
+    "GROWTH",
     "HOSTS",
     "INT8_VARIANTS",
     "MACHINE",
@@ -36,6 +37,8 @@ HOSTS = Path("metrics") / "hosts"
 MANIFEST = "manifest.json"
 # Beside an INT8 model.onnx: the noise of each rounding alone.
 SENSITIVITY = "sensitivity.json"
+# Beside it, where channels were equalized: how many times as large as FP32's each channel of a tensor is in the file.
+GROWTH = "growth.json"
 # Share of positions (images, pixels) at which a trained file must name the class that the network it was written from names.
 PARITY = 0.999
 # In place of model.onnx and its manifest, where a variant is not made: why.

@@ -14,7 +14,7 @@ from octavo.graph.io import load, save
 from octavo.images.dataset import image_list
 from octavo.images.feeds import Feeds
 from octavo.images.purpose import calibration_images, chosen_images
-from octavo.layout import MODEL, SENSITIVITY, calibration_dir, variant_dir
+from octavo.layout import GROWTH, MODEL, SENSITIVITY, calibration_dir, variant_dir
 from octavo.manifest import as_exported, block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.params.grammar import Detection
@@ -68,8 +68,9 @@ def main() -> None:
         with replace_dir(folder) as temporary:
             if result.costs is not None:
                 result.costs.save(temporary / "costs.json")
-            if result.alone:
-                write_json(temporary / SENSITIVITY, result.alone)
+            for file, found in ((SENSITIVITY, result.alone), (GROWTH, result.growth_record())):
+                if found:
+                    write_json(temporary / file, found)
             save(custom.restore(result.model, original), temporary / MODEL)
             made |= verified(
                 temporary / MODEL,
@@ -84,9 +85,8 @@ def main() -> None:
                 target=spec.int8.target if variant == "int8" else "cpu",
             )
             made["warnings"] = [*result.warnings(repair=spec.int8.repair), *made["warnings"]]
-            written = write_manifest(
-                temporary, name=chosen.model, variant=variant, spec=spec, image_input=feeds.image, made=made, custom_ops=custom
-            )
+            about = {"name": chosen.model, "variant": variant, "spec": spec, "image_input": feeds.image}
+            written = write_manifest(temporary, **about, made=made, custom_ops=custom)
             write_text(temporary / "report.md", markdown(written))
         for warning in written["made"]["warnings"]:
             say(f"warning: {folder / MODEL}: {warning}")

@@ -12,7 +12,7 @@ from octavo import cli
 from octavo.calibration.statistics import Statistics
 from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates, kernel_gates
-from octavo.evidence.layers import layer_noise, write_noise
+from octavo.evidence.layers import layer_noise, read_growth, write_noise
 from octavo.evidence.pictures import write_pictures
 from octavo.evidence.report import remarks
 from octavo.evidence.resolutions import at_resolutions
@@ -73,7 +73,9 @@ def main() -> None:
         for item, tensor in islice(Images(items, spec.input, spec.data.on_bad_image), spec.validation.layer_samples):
             yield item.name, feeds(tensor)
 
-    layers = layer_noise(custom.whole(original), custom.whole(load(paths["int8"])), samples) if "int8" in paths else []
+    layers = []
+    if "int8" in paths:
+        layers = layer_noise(custom.whole(original), custom.whole(load(paths["int8"])), samples, read_growth(chosen.model))
     folder = metrics_dir(chosen.model)
     write_noise(chosen.model, layers)
     write_pictures(folder / "pictures", validation, spec.validation.pictures)

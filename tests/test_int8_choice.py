@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import QuantizationError
+from octavo.evidence.layers import layer_noise, read_growth
+from octavo.files import write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
 from octavo.graph.prepared import prepared
+from octavo.layout import GROWTH, variant_dir
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, choice, quantize_static, repair
 from octavo.quantization.int8.choice import _FAR, _typical
@@ -134,6 +137,20 @@ def test_the_way_that_measures_best_is_taken_and_written_down():
     assert "equalized" in max(tried, key=tried.get)
     again = quantize_static(model, statistics_of(model), recipe, IMAGES)
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
+
+
+def test_layers_are_compared_at_the_size_that_fp32_has(tmp_path, monkeypatch):
+    model = uneven()
+    result = quantize_static(model, statistics_of(model), Int8(repair=False, placement="all", fidelity=50), IMAGES)
+    assert "ar" in result.growth
+    monkeypatch.chdir(tmp_path)
+    variant_dir("m", "int8").mkdir(parents=True)
+    write_json(variant_dir("m", "int8") / GROWTH, result.growth_record())
+    samples = lambda: [(str(place), feeds) for place, feeds in enumerate(HELD_OUT)]  # noqa: E731
+    told, plain = (layer_noise(model, result.model, samples, growth) for growth in (read_growth("m"), read_growth("other")))
+    assert min(layer.sqnr_db for layer in told) > 20
+    assert min(layer.sqnr_db for layer in plain) < 10
+    assert len(told) == len(plain)
 
 
 def test_an_output_that_later_layers_read_is_no_head_and_what_it_lost_is_told(tmp_path):

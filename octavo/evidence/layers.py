@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from octavo.files import read_json, write_csv
-from octavo.layout import SENSITIVITY, metrics_dir, variant_dir
+from octavo.layout import GROWTH, SENSITIVITY, metrics_dir, variant_dir
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.tensors import read_tensors
 
-__all__ = ["LayerNoise", "layer_noise", "write_noise"]
+__all__ = ["LayerNoise", "layer_noise", "read_growth", "write_noise"]
 
 # Tensors read from both graphs at a time.
 _TOGETHER = 16
@@ -31,7 +31,10 @@ class LayerNoise:
 
 
 def layer_noise(
-    reference: ir.Model, quantized: ir.Model, samples: Callable[[], Iterable[tuple[str, dict[str, np.ndarray]]]]
+    reference: ir.Model,
+    quantized: ir.Model,
+    samples: Callable[[], Iterable[tuple[str, dict[str, np.ndarray]]]],
+    growth: Mapping[str, np.ndarray] | None = None,
 ) -> list[LayerNoise]:
     """Compare two QDQ-related graphs tensor by tensor.
 
@@ -39,6 +42,8 @@ def layer_noise(
         reference: FP32.
         quantized: its QDQ form, where tensor T goes T -> QuantizeLinear -> DequantizeLinear.
         samples: called repeatedly, gives (what the sample is, feeds).
+        growth: of tensors whose channels are larger in the quantized graph, which its weights take back, the factor of each
+            channel (`read_growth`): they are compared at FP32's size.
 
     Returns:
         One entry for each tensor that is quantized, in topological order; empty for a graph without Q/DQ pairs.
@@ -59,6 +64,8 @@ def layer_noise(
         for (_, expected), (_, got) in pairs:
             for name in chosen:
                 truth, mine = _side_by_side(expected[name], got[stands_for[name]])
+                if growth and name in growth:
+                    mine /= growth[name].reshape(-1, *[1] * (mine.ndim - 2))
                 signal[name] += float((truth**2).sum())
                 noise[name] += float(((truth - mine) ** 2).sum())
         for name in chosen:
@@ -97,6 +104,12 @@ def _dequantized(model: ir.Model) -> dict[str, str]:
         for value in model.graph.outputs:
             pairs.setdefault(value.name, value.name)
     return pairs
+
+
+def read_growth(model: str) -> dict[str, np.ndarray]:
+    """Each channel's factor, float64, of the tensors of models/<model>/int8 that were equalized, by name; empty where none were."""
+    found = variant_dir(model, "int8") / GROWTH
+    return {tensor: np.array(factors) for tensor, factors in (read_json(found) if found.is_file() else {}).items()}
 
 
 def write_noise(model: str, layers: Sequence[LayerNoise]) -> None:

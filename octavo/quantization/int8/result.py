@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.decisions import Decision
@@ -23,6 +24,7 @@ class Int8Result:
         measured: what the choices were made by: SQNR in dB of each way tried, and before and after repair.
         costs: the table that placement was decided by; None where shapes decided.
         alone: noise of each rounding alone, as `trade.Noise.rows` gives it; empty where nothing was measured.
+        growth: of each channel, float32, of the tensors that equalizing made larger than FP32's, by name.
         unmeasured: whether static quantization had no held-out image to measure on.
     """
 
@@ -32,6 +34,7 @@ class Int8Result:
     measured: dict[str, object] = field(default_factory=dict)
     costs: CostTable | None = None
     alone: list[dict[str, object]] = field(default_factory=list)
+    growth: dict[str, np.ndarray] = field(default_factory=dict)
     unmeasured: bool = False
 
     @property
@@ -39,6 +42,10 @@ class Int8Result:
         """The SQNR in dB that the last layers were to keep and do keep; None where they do not, or nothing was measured."""
         reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
         return wanted if reached is not None and wanted is not None and reached >= wanted else None
+
+    def growth_record(self) -> dict[str, list[float]]:
+        """`growth` for a file, to six digits: more than float32 weights keep of it."""
+        return {tensor: [float(f"{factor:.6g}") for factor in factors] for tensor, factors in self.growth.items()}
 
     def warnings(self, *, repair: bool) -> list[str]:
         """What a user should know of the choices; `repair`: whether layers might go back to float."""

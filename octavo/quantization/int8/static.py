@@ -167,7 +167,7 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
     rows = alone.rows(whole.reasons) if alone is not None else []
-    return Int8Result(result, decisions, plan.corrected, record, costs, rows, unmeasured=judge is None)
+    return Int8Result(result, decisions, plan.corrected, record, costs, rows, draft.growth, unmeasured=judge is None)
 
 
 def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe: Int8) -> tuple[ir.Model, list[Decision]]:
