@@ -15,7 +15,7 @@ import onnx_ir as ir
 from octavo.graph.custom_ops.cut import cut, rejoin
 from octavo.graph.io import copied
 from octavo.graph.names import added_apart
-from octavo.graph.passes.opset_up import OpsetUpPass
+from octavo.graph.passes.cleaning.opset_up import OpsetUpPass
 from octavo.graph.selection import suppression
 from octavo.quantization.decisions import Decision
 from octavo.quantization.select import asked
