@@ -34,6 +34,7 @@ from octavo.intake.task import TaskGuess, guessed_task
 from octavo.intake.trial import Tried
 from octavo.intake.written import append_entry, model_name
 from octavo.params import load
+from octavo.params.grammar import Resize
 
 
 @pytest.fixture
@@ -452,7 +453,8 @@ def test_a_detector_with_coco_s_boxes(folder):
     assert spec.task.decoder == "nanodet"
     assert spec.data.validation.format == "coco"
     assert spec.data.validation.annotations == "instances.json"
-    assert spec.input.resize.rule == "letterbox"
+    assert (spec.input.resize.rule, spec.input.resize.antialias) == ("letterbox", False)
+    assert "# antialias: false is OpenCV's resize" in Path("params.yaml").read_text()
     # The network tells red from green in RGB, which NanoDet takes as BGR: the boxes say so.
     assert spec.input.colour == "rgb"
     assert "nanodet RGB is clearly better" in " ".join(line.strip(" #") for line in Path("params.yaml").read_text().splitlines())
@@ -629,7 +631,12 @@ def test_families_whose_preprocessing_is_known_yield_to_labels_alone():
     assert not guess("chosen-shares", 3).firm
     # MMDeploy's boxes and labels, and what PaddleDetection chose: of networks that differ.
     assert not guess("chosen", 2).firm
-    assert (guess("paddle", 2).firm, guess("paddle", 2).keys["resize"]) == (False, {"rule": "stretch"})
+    assert not guess("paddle", 2).firm
+    # As their training code resizes: of OpenCV, of Pillow.
+    assert guess("paddle", 2).block().resize == Resize(rule="stretch", resample="bicubic", antialias=False)
+    plain = ("yolov5", "yolov8", "yolox", "nanodet", "ssd", "tflite", "yolov4", "rtdetr-chosen", "chosen-shares", "yolonas")
+    assert not any(guess(family, 1).block().resize.antialias for family in plain)
+    assert all(guess(family, 2).block().resize.antialias for family in ("rtdetr", "torchvision", "yolov3-keras"))
 
 
 def test_a_graph_that_normalises_settles_the_input(folder):

@@ -27,6 +27,7 @@ from octavo.sources.onnx_file import Cleaned, cleaned
 __all__ = ["Entry", "Request", "entry_of"]
 
 _WIDTH = 118
+_PLAIN = "antialias: false is OpenCV's resize and TensorFlow's; true, the default, Pillow's and torchvision's."
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,8 @@ def _write_input(entry: Entry, request: Request, image: ImageInput, sides: Sides
         sides.by
     ]
     entry.add(1, "size", keys["size"], guess=by, fact="height, width: as the graph has them." if sides.by == "graph" else "")
-    entry.add(1, "resize", keys["resize"], guess=why["resize"])
+    plain = keys["resize"].get("antialias") is False
+    entry.add(1, "resize", keys["resize"], guess=why["resize"], fact=_PLAIN if plain else "")
     if "crop" in keys:
         entry.add(1, "crop", keys["crop"])
     if "colour" in keys:
