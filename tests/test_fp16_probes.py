@@ -37,6 +37,9 @@ def test_losses_and_reaches_are_those_of_the_tensors(drawn):
     halves = {value.name for value in half.graph.inputs if value.dtype == ir.DataType.FLOAT16}
     got = fetched(rounded_everywhere(half), [session.halved(feed, halves) for feed in feeds], names)
     losses, reached = compare(model, half, feeds, names), reach(model, feeds)
+    before = ir.to_proto(half).SerializeToString()
+    assert compare(model, half, feeds, names, known=expected) == losses
+    assert ir.to_proto(half).SerializeToString() == before
     for name in names:
         pairs = [(a[name].astype(np.float64), b[name].astype(np.float64)) for a, b in zip(expected, got, strict=True)]
         signal, noise = (sum(float((one**2).sum()) for one in part) for part in ([a for a, _ in pairs], [a - b for a, b in pairs]))
@@ -105,6 +108,7 @@ def test_tensors_of_two_sizes_are_not_compared_but_must_be_finite(large):
     feeds = [{"x": np.array([[0.1, 1.0003, 2.1, large]], np.float32)}]
     half = halved(model, keep_io=False)
     loss = compare(model, half, feeds, ["y"])["y"]
+    assert compare(model, half, feeds, ["y"], known=fetched(model, feeds, ["y"]))["y"] == loss
     assert not loss.comparable
     assert loss.broken == (large > 40000)
     assert loss.sqnr_db == (-SQNR_CAP if large > 40000 else SQNR_CAP)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from octavo.errors import ModelRunError
 from octavo.graph.names import unique
 from octavo.quantization.fp16.prepare import ONNX
-from octavo.quantization.fp16.probes import FP32, Differences, Reaches, beside
+from octavo.quantization.fp16.probes import FP32, Differences, Reaches, beside, lay_given
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.session import halved
 from octavo.runtime.tensors import float_activations, open_groups, read_tensors
@@ -76,7 +76,9 @@ def reach(model: ir.Model, feeds: Sequence[Feeds]) -> dict[str, float]:
     return found
 
 
-def compare(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: Sequence[str]) -> dict[str, Loss]:
+def compare(
+    reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: Sequence[str], known: Sequence[Feeds] | None = None
+) -> dict[str, Loss]:
     """Compare tensors of two graphs, by name, over the samples: what is lost where each float16 tensor is rounded, as on a GPU.
 
     Both run as one graph (`octavo.quantization.fp16.probes`).
@@ -85,6 +87,7 @@ def compare(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: 
         reference, half: FP32 and FP16.
         feeds: float32.
         names: tensors that both have.
+        known: what `reference` has for those of them that it computes, by name, on each of the feeds; computed where None.
     """
     losses = {name: Loss() for name in names}
     inputs = {value.name for value in reference.graph.inputs}
@@ -94,7 +97,12 @@ def compare(reference: ir.Model, half: ir.Model, feeds: Sequence[Feeds], names: 
             if name in losses:
                 losses[name].update(*_sums(feed[name], got))
     inner = [f"{FP32}{name}" for name in names if name not in inputs]
-    merged = rounded_everywhere(beside(reference, half))
+    if known is None:
+        merged = rounded_everywhere(beside(reference, half))
+    else:
+        merged = rounded_everywhere(half)
+        given = lay_given(merged, reference, [name for name in names if name not in inputs])
+        feeds = [feed | {given[name]: found[name] for name in given} for feed, found in zip(feeds, known, strict=True)]
     for group in open_groups(merged, [inner] if inner else [], optimization="off", tap=Differences(), what="FP16"):
         for feed in feeds:
             read = group.read(feed)

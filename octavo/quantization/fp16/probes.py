@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-__all__ = ["FP32", "Differences", "Reaches", "beside"]
+__all__ = ["FP32", "Differences", "Reaches", "beside", "lay_given"]
 
 # Before the name of each tensor of FP32 where both are one graph.
 FP32 = "octavo.fp32."
@@ -73,6 +73,31 @@ def beside(reference: ir.Model, half: ir.Model) -> ir.Model:
         for key, value in more.items():
             found.setdefault(key, value)
     return merged
+
+
+def lay_given(half: ir.Model, reference: ir.Model, names: Sequence[str]) -> dict[str, str]:
+    """Lay FP32's tensors beside a graph, in place, as inputs that are given to it: what is known need not be computed again.
+
+    Args:
+        half: gets them under their names, with `FP32` before these.
+        reference: has the tensors; it is not changed.
+        names: of them, none an input of it.
+
+    Returns:
+        Each name to that of the input.
+    """
+    fixed = _fixed(reference)
+    values = {value.name: value for node in reference.graph for value in node.outputs}
+    inputs = {}
+    for name in names:
+        shape = values[name].shape if fixed(values[name]) else None
+        given = ir.Value(name=f"{FP32}{name}.given", type=values[name].type, shape=shape)
+        copy = ir.node("Identity", [given], name=f"{FP32}{name}.given")
+        copy.outputs[0].name, copy.outputs[0].type, copy.outputs[0].shape = f"{FP32}{name}", given.type, shape
+        half.graph.inputs.append(given)
+        half.graph.append(copy)
+        inputs[name] = given.name
+    return inputs
 
 
 def _fixed(model: ir.Model) -> Callable[[ir.Value], bool]:

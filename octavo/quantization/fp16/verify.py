@@ -24,7 +24,7 @@ from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.fp16.watched import pooled, watched
 from octavo.quantization.fp16.weights import LARGEST
 from octavo.quantization.select import select
-from octavo.runtime.tensors import drop_unneeded, float_activations
+from octavo.runtime.tensors import drop_unneeded, float_activations, read_tensors
 
 __all__ = ["quantize_fp16"]
 
@@ -132,6 +132,7 @@ class _Proof:
     watched: dict[str, str]
     keep_io: bool
     _faults: Faults = field(default_factory=dict, repr=False)
+    _values: dict[tuple[str, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict, repr=False)
     _leading: dict[tuple[str, ...], ir.Model] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -161,14 +162,30 @@ class _Proof:
         others = dict.fromkeys(set(_halves(result)) - set(nodes), "not looked at") | dict(kept)
         half = held(self.convert(others).model, self.choosers, self.reference)
         parts = [part for part, name in self.watched.items() if name in names]
-        return {name: _ratio(loss) for name, loss in self._compare(half, self.feeds[:_FEW], parts).items()}
+        return {name: _ratio(loss) for name, loss in self._compare(half, self.feeds[:_FEW], parts, self._known(parts)).items()}
 
-    def _compare(self, half: ir.Model, feeds: Sequence[dict[str, np.ndarray]], names: Iterable[str]) -> dict[str, Loss]:
+    def _known(self, names: Sequence[str]) -> list[dict[str, np.ndarray]]:
+        """What FP32 has for some tensors on few samples: the same for every stretch."""
+        computed = tuple(name for name in names if name not in {value.name for value in self.judged.graph.inputs})
+        if computed not in self._values:
+            self._values[computed] = [{} for _ in self.feeds[:_FEW]]
+            places = [(str(place), feeds) for place, feeds in enumerate(self.feeds[:_FEW])]
+            for place, found in read_tensors(self.judged, computed, lambda: places, optimization="off", what="FP32"):
+                self._values[computed][int(place)] |= found
+        return self._values[computed]
+
+    def _compare(
+        self,
+        half: ir.Model,
+        feeds: Sequence[dict[str, np.ndarray]],
+        names: Iterable[str],
+        known: Sequence[dict[str, np.ndarray]] | None = None,
+    ) -> dict[str, Loss]:
         """Of `half`, which is changed, only what leads to these tensors is looked at: what chooses class by class is long."""
         wanted = tuple(names)
         if wanted not in self._leading:
             self._leading[wanted] = _leading_to(self.judged.clone(), wanted)
-        return pooled(compare(self._leading[wanted], _leading_to(half, wanted), feeds, wanted), self.watched)
+        return pooled(compare(self._leading[wanted], _leading_to(half, wanted), feeds, wanted, known), self.watched)
 
 
 def _halves(result: Fp16Result) -> list[str]:
