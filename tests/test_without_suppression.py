@@ -117,6 +117,14 @@ def test_an_output_that_was_not_chosen_keeps_the_graph_whole():
     assert WithoutSuppression.of(detector("all_boxes")) is None
 
 
+def test_nodes_without_names_keep_it_whole():
+    """By none of these could they be found again: a refusal says so, as elsewhere."""
+    model = detector()
+    for node in model.graph:
+        node.name = "one" if node.op_type in ("Conv", "TopK") else node.name
+    assert WithoutSuppression.of(model) is None
+
+
 @pytest.mark.parametrize("recipe", [{}, {"format": "qoperator"}, {"bits16": ("d",)}])
 def test_the_file_answers_as_if_it_had_been_carried_along(samples, monkeypatch, recipe):
     model = detector()

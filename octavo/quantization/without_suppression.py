@@ -42,7 +42,10 @@ class WithoutSuppression:
 
     @classmethod
     def of(cls, model: ir.Model) -> Self | None:
-        """None where there is little of it; `model` is not changed."""
+        """None where there is little of it, or nodes have no names to be told by; `model` is not changed."""
+        nodes = list(model.graph)
+        if len({node.name for node in nodes if node.name}) < len(nodes):
+            return None
         off = {node.name or "": node for node in suppression(model)}
         if len(off) < _WORTH:
             return None
