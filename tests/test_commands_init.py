@@ -653,6 +653,26 @@ def test_a_graph_that_normalises_settles_the_input(folder):
     assert "the graph begins with Sub sub, Div div" in Path("params.yaml").read_text()
 
 
+def test_a_file_for_several_images_at_a_time(folder):
+    onnx.save(small_network(batch=4), folder / "four.onnx")
+    succeed("four.onnx")
+    assert load("params.yaml").models["four"].source.dynamic_batch
+    assert "# the file is for 4 images at a time, the stages run one." in Path("params.yaml").read_text()
+    done = run_stage("export", "--model", "four")
+    assert done.returncode == 0, done.stderr
+    assert "not compared" not in done.stdout
+    # What is joined to all four, nothing opens.
+    proto = small_network(batch=4)
+    proto.graph.initializer.append(onh.from_array(np.zeros((4, 1), np.float32), "each"))
+    proto.graph.node[-1].output[0] = "scores"
+    proto.graph.node.append(oh.make_node("Concat", ["scores", "each"], ["logits"], axis=1))
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value += 1
+    onnx.save(proto, folder / "held.onnx")
+    done = init("held.onnx")  # ONNX Runtime says itself that it fails, before
+    assert done.returncode == 2
+    assert "; the file is for 4 images at a time\n  to mend: export it for one image" in done.stderr
+
+
 def test_layouts_and_names():
     def value(*shape: int | str) -> ImageInput:
         return ImageInput.of(ir.Value(name="x", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT)))

@@ -18,6 +18,7 @@ from octavo.errors import ModelRunError, SourceError
 from octavo.graph.io import load, save
 from octavo.intake.described import described
 from octavo.params.grammar import Input, OnnxSource, TorchSource
+from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_with_file
 from octavo.sources.loaded import session_of
@@ -607,9 +608,11 @@ def test_a_graph_is_held_against_the_file_it_was_made_of(tmp_path, kind):
         compare_with_file(file, "image", INPUT, SAMPLES, renamed, **settings)
 
 
-def test_a_file_of_several_images_a_batch_is_not_run_on_one(tmp_path):
+def test_a_file_of_several_images_a_batch_is_filled_with_one(tmp_path):
     file = onnx_file(tmp_path / "m.onnx", FILES["values"].replace("[1,", "[4,")).file
-    (note,) = compare_with_file(file, "image", INPUT, SAMPLES, [{"y": np.abs(image)} for image in SAMPLES])
-    assert note.startswith(
-        "the graph is not compared with m.onnx, which does not run as it is: the graph does not run on image [1,"
-    )
+    assert compare_with_file(file, "image", INPUT, SAMPLES, [{"y": np.abs(image)} for image in SAMPLES]) == []
+    with pytest.raises(SourceError, match=r"m\.onnx"):
+        compare_with_file(file, "image", INPUT, SAMPLES, [{"y": image - 1} for image in SAMPLES])
+    with pytest.raises(ModelRunError, match="it takes 4 images at a time") as told:
+        Session(file).run({"image": SAMPLES[0]})
+    assert "source.dynamic_batch: true" in told.value.mend

@@ -27,6 +27,7 @@ from octavo.sources.onnx_file import Cleaned, cleaned
 __all__ = ["Entry", "Request", "entry_of"]
 
 _WIDTH = 118
+_ONE = "export it for one image, or with an open batch dimension"
 _PLAIN = "antialias: false is OpenCV's resize and TensorFlow's; true, the default, Pillow's and torchvision's."
 
 
@@ -87,17 +88,19 @@ def entry_of(request: Request) -> Entry:
         ModelRunError: the graph does not run.
         ParamsError: the size that was asked is not what the graph is fixed to.
     """
-    found = cleaned(OnnxSource(kind="onnx", file=str(request.model)), request.input_name)
+    found, together = _cleaned(request)
     image = _feedable(found, request.model)
     sides = sides_of(image, request.size, found.model.graph.outputs)
     runnable = Runnable(request.model, found.model, changed=True)
-    session = Session(runnable.source)
+    session = Session(runnable.source, name=str(request.model))
     feeds = _feeds(session, image, sides, request)
     try:
         outputs = session.run(feeds(image.grey(sides.size)))
     except ModelRunError as error:
+        if together:
+            raise ModelRunError(f"{error.problem}; the file is for {together} images at a time", _ONE) from error
         if sides.by == "default":
-            raise ModelRunError(f"{request.model}: {error.problem}", "give the size that it takes: `--size HxW`") from error
+            raise ModelRunError(error.problem, "give the size that it takes: `--size HxW`") from error
         raise
     task = guessed_task(request.task, outputs, sides.size, found.model)
     data = guessed_data(task, request.data, request.calibration)
@@ -111,7 +114,7 @@ def entry_of(request: Request) -> Entry:
             "counts for nothing (`task.void`)"
         )
     _write_task(entry, task)
-    _write_source(entry, request)
+    _write_source(entry, request, together)
     _write_input(entry, request, image, sides, guess)
     if feeds.others:
         others = {other.name: list(other.values) for other in feeds.others}
@@ -125,6 +128,23 @@ def entry_of(request: Request) -> Entry:
     read = [_path(path, request.project) for path in (request.model, request.data, request.calibration) if path is not None]
     entry.outside = [path for path in dict.fromkeys(read) if not inside_of(path, [request.project.resolve()])]
     return entry
+
+
+def _cleaned(request: Request) -> tuple[Cleaned, int]:
+    """The file as the stages get it, with its batch made open where that is fixed at several images; and how many (0: it is not).
+
+    Raises:
+        SourceError: as `entry_of`.
+    """
+    source = OnnxSource(kind="onnx", file=str(request.model))
+    found = cleaned(source, request.input_name)
+    together = found.image.shape[0] if found.image.shape else None
+    if not isinstance(together, int) or together <= 1:
+        return found, 0
+    try:
+        return cleaned(source.model_copy(update={"dynamic_batch": True}), request.input_name), together
+    except SourceError as error:
+        raise SourceError(f"{error.problem}; the file is for {together} images at a time", _ONE) from error
 
 
 def _feedable(found: Cleaned, path: Path) -> ImageInput:
@@ -162,10 +182,12 @@ def _write_task(entry: Entry, task: TaskGuess) -> None:
         )
 
 
-def _write_source(entry: Entry, request: Request) -> None:
+def _write_source(entry: Entry, request: Request, together: int) -> None:
     entry.add(0, "source")
     entry.add(1, "kind", "onnx")
     entry.add(1, "file", _path(request.model, request.project))
+    if together:
+        entry.add(1, "dynamic_batch", True, fact=f"the file is for {together} images at a time, the stages run one.")
 
 
 def _write_input(entry: Entry, request: Request, image: ImageInput, sides: Sides, guess: tuple[Guessed, str]) -> None:

@@ -186,10 +186,15 @@ class Session:
 
     def _refused(self, feeds: Mapping[str, np.ndarray], error: Exception) -> ModelRunError:
         shapes = ", ".join(f"{name} {list(value.shape)} {value.dtype}" for name, value in feeds.items())
-        return ModelRunError(
-            f"{self.name}: the graph does not run on {shapes}: {_first_line(error)}",
-            "check `input:` in params.yaml (size, layout, dtype) against the graph's input",
-        )
+        problem = f"{self.name}: the graph does not run on {shapes}: {_first_line(error)}"
+        for name, value in feeds.items():
+            declared = self.input_shapes[name]
+            if value.shape[:1] == (1,) and len(declared) == 4 and isinstance(declared[0], int) and declared[0] > 1:
+                return ModelRunError(
+                    f"{problem}; it takes {declared[0]} images at a time",
+                    "`source.dynamic_batch: true` opens the batch of an ONNX file; else export it for one image",
+                )
+        return ModelRunError(problem, "check `input:` in params.yaml (size, layout, dtype) against the graph's input")
 
     def bound(self, feeds: Mapping[str, np.ndarray]) -> Callable[[], None]:
         """A call that runs once on inputs that lie on the provider's device already, and leaves the outputs there.

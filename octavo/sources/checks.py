@@ -103,8 +103,8 @@ def compare_with_file(
         selecting: as in `compare_with_reference`; where outputs have no rows in common, their names alone are compared.
 
     Returns:
-        A line that says why nothing was compared, where the file does not run as it is (its batch is fixed at several images, or
-        its opset is too old for ONNX Runtime); else nothing.
+        A line that says why nothing was compared, where the file does not run as it is (its opset is too old for ONNX Runtime);
+        else nothing.
 
     Raises:
         SourceError: names differ, or values by more than rounding does; of integers a tenth may differ.
@@ -113,7 +113,14 @@ def compare_with_file(
         session = Session(file)
         feeds = Feeds.of(session.signature, image, spec)
         own = _WIDE.get(next((each["type"] for each in session.signature if each["name"] == image), ""))
-        truths = [session.run(feeds(tensor if own is None else tensor.astype(own))) for tensor in tensors[:COMPARED]]
+        together = session.input_shapes[image][0]
+        truths = []
+        for tensor in tensors[:COMPARED]:
+            # A batch that is fixed at several images is filled with the one.
+            full = np.repeat(tensor, together, axis=0) if isinstance(together, int) and len(tensor) == 1 else tensor
+            found = session.run(feeds(full if own is None else full.astype(own)))
+            several = (len(full),) if len(full) > len(tensor) else None
+            truths.append({name: value[:1] if value.shape[:1] == several else value for name, value in found.items()})
     except ModelRunError as error:
         problem = error.problem.removeprefix(f"{file}: ")
         return [f"the graph is not compared with {Path(file).name}, which does not run as it is: {problem}"]
