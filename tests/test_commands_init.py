@@ -626,6 +626,8 @@ def test_families_whose_preprocessing_is_known_yield_to_labels_alone():
     known = {"ssd": 2, "efficientnms": 4, "chosen": 3, "rtdetr": 2, "yolov5": 1}
     assert all(guess(family, outputs).firm for family, outputs in known.items())
     assert guess("chosen", 3).keys == guess("rtdetr", 2).keys
+    assert guess("detr", 2).firm
+    assert guess("detr", 2).block().mean == (0.485, 0.456, 0.406)
     # The unit of boxes says nothing of pixels; chosen boxes in shares are not RT-DETR's.
     assert guess("yolov5-shares", 1).keys == guess("yolov5", 1).keys
     assert not guess("chosen-shares", 3).firm

@@ -55,6 +55,8 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "yolov4": (_STRETCH, {}, "rgb", "pytorch-YOLOv4 takes 0..1, stretched"),
     "rtdetr": ({"rule": "stretch"}, {}, "rgb", "RT-DETR and D-FINE take 0..1, stretched by Pillow"),
     "rtdetr-chosen": (_STRETCH, {}, "rgb", "ultralytics' RT-DETR takes 0..1, stretched"),
+    # They were trained on photos of any shape, which a graph of one size is fed stretched.
+    "detr": ({"rule": "stretch"}, IMAGENET, "rgb", "DETR and YOLOS take ImageNet's mean and std"),
     "torchvision": ({"rule": "stretch"}, {}, "rgb", "torchvision's detectors take 0..1 and normalise in the graph"),
     "paddle": (
         {**_STRETCH, "resample": "bicubic"},
