@@ -465,6 +465,29 @@ def test_opset_up_keeps_the_names_of_nodes_that_a_converter_replaces():
     assert model.graph.outputs[0].producer().name == "norm"
 
 
+def test_a_float64_grid_beside_a_float32_image_is_cast(tmp_path):
+    """Deformable attention as torch's exporter without dynamo writes it: constants of `2 * places - 1` are float64."""
+
+    def sampled(kind, before):
+        return text(
+            f"""<ir_version: 8, opset_import: ["": 18]> g (float[1,1,4,2] x) => (float[1,1,1,4] y)
+            <{kind} two = {{2}}, {kind} one = {{1}}, int64[4] map = {{1, 1, 4, 2}}> {{
+            image = Reshape(x, map) {before} twice = Mul(wide, two) grid = Sub(twice, one)
+            [sampled] y = GridSample(image, grid) }}"""
+        )
+
+    model, single = sampled("double", "wide = Cast<to=11>(x)"), sampled("float", "wide = Identity(x)")
+    for name, graph in (("given", model), ("single", single)):
+        save(graph, tmp_path / f"{name}.onnx")
+    x = np.random.default_rng(0).uniform(size=(1, 1, 4, 2)).astype(np.float32)
+    with pytest.raises(Exception, match="Could not find an implementation for GridSample"):
+        run(tmp_path / "given.onnx", x)
+    assert "float64 grids of GridSample cast to float32: ONNX Runtime samples one type only" in clean(model, 18)
+    assert not any("GridSample" in note for note in clean(single, 18))
+    save(model, tmp_path / "model.onnx")
+    np.testing.assert_allclose(run(tmp_path / "model.onnx", x)[0], run(tmp_path / "single.onnx", x)[0], atol=1e-6)
+
+
 def test_node_names_are_unique_and_do_not_depend_on_the_position():
     model = text(
         """<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y) {

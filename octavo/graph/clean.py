@@ -13,6 +13,7 @@ from octavo.graph.logs import captured_logs
 from octavo.graph.passes.cleaning.carried_shapes import CarriedShapesPass
 from octavo.graph.passes.cleaning.fold_constants import FoldConstantsPass
 from octavo.graph.passes.cleaning.fold_pad import FoldPadPass
+from octavo.graph.passes.cleaning.grid_type import GridTypePass
 from octavo.graph.passes.cleaning.half_pixel_nearest import HalfPixelNearestPass
 from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
 from octavo.graph.passes.cleaning.no_identities import NoIdentitiesPass
@@ -38,7 +39,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     6. no weight is so small that float32 results do not depend on it, which makes some CPUs ten times as slow;
     7. shapes are inferred, and none is believed that the file states inside a loop's body;
     8. no nearest Resize has the coordinates that ONNX took back at opset 13;
-    9. it passes the ONNX checker.
+    9. no GridSample has a float64 grid beside a float32 image;
+    10. it passes the ONNX checker.
 
     Returns:
         What was changed, one plain line each; empty when nothing was.
@@ -64,8 +66,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     names = Counter(node.name or "" for node in ir.traversal.RecursiveGraphIterator(model.graph))
     if OpsetUpPass(opset)(model).modified:
         notes.append(f"opset converted from {before} to {opset}")
-    if HalfPixelNearestPass()(model).modified:
-        notes.append("nearest Resizes of TensorFlow's coordinates written as half-pixel ones")
+    notes += _noted(model, HalfPixelNearestPass(), "nearest Resizes of TensorFlow's coordinates written as half-pixel ones")
     if constants > _count(model, "Constant"):
         notes.append(f"{constants - _count(model, 'Constant')} Constant nodes became initializers")
     # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.
@@ -99,8 +100,14 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     shapes(model)
     if shapes.problem:
         notes.append(f"some shapes stay unknown: {shapes.problem}")
+    notes += _noted(model, GridTypePass(), "float64 grids of GridSample cast to float32: ONNX Runtime samples one type only")
     _check(model, outputs)
     return notes
+
+
+def _noted(model: ir.Model, edit: ir.passes.InPlacePass, note: str) -> list[str]:
+    """Edit; the note where something changed."""
+    return [note] if edit(model).modified else []
 
 
 def _check(model: ir.Model, outputs: list[str | None]) -> None:
