@@ -669,16 +669,40 @@ def joined() -> ir.Model:
     return network(nodes, tensors, ["y"])
 
 
+def in_parts() -> ir.Model:
+    """Two layers' maps, made larger in float, in a Concat that a layer reads."""
+    tensors = {
+        "a": he(4, 3, 3, 3),
+        "b": he(4, 3, 2, 2),
+        "c": he(4, 8, 1, 1),
+        "e": he(5, 4),
+        "twice": np.array([1, 1, 2, 2], np.float32),
+        "four": np.array([1, 1, 4, 4], np.float32),
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "a"], ["p"], "a", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["x", "b"], ["q"], "b", strides=[2, 2]),
+        oh.make_node("Resize", ["p", "", "twice"], ["r"], "r", mode="linear"),
+        oh.make_node("Resize", ["q", "", "four"], ["s"], "s", mode="linear"),
+        oh.make_node("Concat", ["r", "s"], ["v"], "v", axis=1),
+        oh.make_node("Conv", ["v", "c"], ["u"], "c"),
+        oh.make_node("GlobalAveragePool", ["u"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "e"], ["y"], "e", transB=1),
+    ]
+    return network(nodes, tensors, ["y"])
+
+
 # With the readers that a tensor's noise is told apart by.
 GRAPHS = {
     name: (units_of(prepared(make())), told)
-    for name, make, told in (("branched", branched, {"l": "cd", "x": "ab"}), ("joined", joined, {}))
+    for name, make, told in (("branched", branched, {"l": "cd", "x": "ab"}), ("joined", joined, {}), ("in_parts", in_parts, {}))
 }
 TIMES = st.integers(0, 20).map(lambda count: count / 4)
 
 
 @settings(deadline=None, max_examples=60)
-@pytest.mark.parametrize(("name", "float_units"), [("branched", set()), ("joined", {"r"})])
+@pytest.mark.parametrize(("name", "float_units"), [("branched", set()), ("joined", {"r"}), ("in_parts", {"r", "s"})])
 @given(data=st.data(), weight=st.sampled_from([0.0, 0.5, 3.0]))
 def test_the_cheapest_placement_is_the_cheapest_of_all(name, float_units, data, weight):
     def draw(keys):

@@ -355,13 +355,32 @@ class TestPlacement:
         assert found["m"] == ("" if int8 else "its input comes from u (Exp), which is float")
         assert found["last"] == ""
 
-    def test_a_join_of_float_maps_alone_is_float(self):
-        scales = {"scales": np.array([1, 1, 2, 2], np.float32)}
-        larger = [
-            oh.make_node("Resize", ["a", "", "scales"], [name], name, mode=mode) for name, mode in (("u", "linear"), ("v", "cubic"))
+    @pytest.mark.parametrize(
+        ("join", "outputs", "kept", "int8"),
+        [
+            ("Add", ["y"], {}, False),
+            ("Concat", ["y"], {}, True),
+            ("Concat", ["y", "e"], {}, False),
+            ("Concat", ["y", "m"], {}, False),
+            ("Concat", ["y"], {"last": "last"}, False),
+            ("Concat", ["y"], {"m": "m"}, False),
+        ],
+        ids=["Add", "Concat", "read in float, too", "an output, too", "its layer in float", "itself in float"],
+    )
+    def test_of_float_maps_alone_only_a_concat_for_layers_is_int8(self, join, outputs, kept, int8):
+        """SegFormer's head: four levels, each made larger in float, in one Concat before a layer."""
+        settings = {"axis": 0} if join == "Concat" else {}
+        nodes = [
+            conv("x", "a"),
+            oh.make_node("Resize", ["a", "", "scales"], ["u"], "u", mode="linear"),
+            oh.make_node("Resize", ["a", "", "scales"], ["v"], "v", mode="cubic"),
+            oh.make_node(join, ["u", "v"], ["m"], "m", **settings),
+            oh.make_node("Conv", ["m", "w"], ["y"], "last"),
+            *([oh.make_node("Exp", ["m"], ["e"], "e")] if "e" in outputs else []),
         ]
-        found = self.between(*larger, oh.make_node("Add", ["u", "v"], ["m"], "m"), tensors=scales)
-        assert found["m"] == "its input comes from u (Resize), which is float"
+        found = self.decided(nodes, outputs, kept, tensors=SAME | {"scales": np.array([1, 1, 2, 2], np.float32)})
+        float_why = "keep_float: m" if "m" in kept else "its input comes from u (Resize), which is float"
+        assert found["m"] == ("" if int8 else float_why)
 
     def test_what_is_computed_of_a_map_made_larger_in_float_is_rounded_where_it_joins_what_is_int8(self):
         """PIDNet's `(1 - g) x + g up(y)`, where g is float; BiSeNetV2's `x * Sigmoid(up(y))`."""

@@ -294,6 +294,27 @@ def test_what_was_made_larger_in_float_joins_integers(tmp_path):
     assert (found["QuantizeLinear"], found["DequantizeLinear"]) == (2, 1)
 
 
+def test_a_concat_of_float_maps_is_one_of_codes_before_layers(tmp_path):
+    nodes = [
+        conv("x", "a", "stem", "stem.b"),
+        conv("a", "b"),
+        oh.make_node("Resize", ["a", "", "scales"], ["r"], "r", mode="linear"),
+        oh.make_node("Resize", ["b", "", "scales"], ["s"], "s", mode="linear"),
+        oh.make_node("Concat", ["r", "s"], ["c"], "c", axis=1),
+        conv("c", "w", "wide"),
+        oh.make_node("GlobalAveragePool", ["w"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "y", transB=1),
+    ]
+    made = written(nodes, ["y"], tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
+    assert made.sqnr()["y"] > 25
+    found = counts(made, tmp_path)
+    assert (found["QLinearConcat"], found["Resize"]) == (1, 2)
+    assert "Concat" not in found
+    # The image, and both maps; brought back is what is made larger.
+    assert (found["QuantizeLinear"], found["DequantizeLinear"]) == (3, 2)
+
+
 def test_silu_runs_as_integer_sigmoid_and_mul(tmp_path):
     nodes = [
         conv("x", "a", "stem", "stem.b"),

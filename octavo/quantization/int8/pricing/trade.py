@@ -157,11 +157,12 @@ class Trade:
             for other in self._needed(unit):
                 edge(place, node(other), None)
             if unit.kind != "linear" and self.chained:
-                # A maker that is float whatever comes is one that a unit may join (`structure.placement`).
-                behind = (self._behind(value) for value in unit.inputs if value in self.makers)
-                for other in behind:
-                    if not self.reasons[other]:
-                        edge(place, node(other), None)
+                # A maker that is float whatever comes is one that a unit may join; where all are, it is a Concat that is rounded
+                # in parts for the layers that read it (`structure.placement`).
+                behind = [self._behind(value) for value in unit.inputs if value in self.makers]
+                able = [other for other in behind if not self.reasons[other]]
+                for other in able if able or not behind else self.readers[unit.outputs[0]]:
+                    edge(place, node(other), None)
         for value in dict.fromkeys([*self.makers, *self.readers]):
             maker, found = self.makers.get(value), self.readers.get(value, [])
             border = 0.0

@@ -4,7 +4,8 @@
 2. Units that carry or combine quantized values on (Add, Concat, pools, activations, reshapes), where *every* float input comes
    from an INT8 unit or is a graph input: the value has its scale already, and no island of Q/DQ arises. A float activation on the
    rows of an INT8 layer (`rows`) counts as that layer. Where a map that was made larger in float joins one that is INT8, or what is
-   repeated along it (a gate a channel or a pixel), it is rounded there: all that comes behind would be float for its sake.
+   repeated along it (a gate a channel or a pixel), it is rounded there: all that comes behind would be float for its sake. And
+   of a Concat of float values that layers alone read the parts are rounded instead: the same codes, a quarter of the bytes.
 3. The tail stays float: whatever no weights follow. That is box decoding, softmax, the resizing of logits and the Concat of boxes
    and scores, which one scale for both ruins (onnxruntime #14233), recognised by where it stands and not by its name.
 4. What has no integer kernel in ONNX Runtime stays float, and so does what `keep_float` names and what rule 2 then no longer
@@ -13,7 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 
 import onnx_ir as ir
 
@@ -59,10 +61,15 @@ def place(units: list[Unit], kept: Mapping[str, str], given: Mapping[str, str] |
     named |= {name: reason or "given back" for name, reason in (given or {}).items()}
     makers = {value: unit for unit in units for value in unit.outputs}
     makers |= {value: layer for unit, layer in row_activations(units).items() for value in unit.outputs}
+    layers = {unit.main for unit in units if unit.kind == "linear" and not out_of_reach(unit, leads, named)}
+    # What is float whatever is given back.
+    fixed = cache(lambda: {unit for unit, reason in place(units, kept).items() if reason} if given else set(units))
     reasons: dict[Unit, str] = {}
     larger: set[Unit] = set()
     for unit in units:
-        reasons[unit] = out_of_reach(unit, leads, named) or _refusal(unit, makers, reasons, larger)
+        reasons[unit] = out_of_reach(unit, leads, named)
+        if not reasons[unit] and not _in_parts(unit, makers, reasons, fixed, layers):
+            reasons[unit] = _refusal(unit, makers, reasons, larger)
         if reasons[unit] and _made_larger(unit, makers, larger):
             larger.add(unit)
     return reasons
@@ -107,6 +114,22 @@ def _refusal(unit: Unit, makers: Mapping[ir.Value, Unit], reasons: Mapping[Unit,
         if not (joins and (maker in larger or _repeats(unit, value))):
             return f"its input comes from {maker.name} ({maker.kind}), which is float"
     return unfit(unit) or _unserved(unit)
+
+
+def _in_parts(
+    unit: Unit,
+    makers: Mapping[ir.Value, Unit],
+    reasons: Mapping[Unit, str],
+    fixed: Callable[[], set[Unit]],
+    layers: set[ir.Node],
+) -> bool:
+    """Whether a Concat's parts are all float anyway, and its readers all layers: as many values to round, before it or behind."""
+    if unit.kind != "Concat" or unfit(unit) or not all(value in makers and reasons[makers[value]] for value in unit.inputs):
+        return False
+    readers = [use.node for use in unit.outputs[0].uses()]
+    if not readers or unit.outputs[0].is_graph_output():
+        return False
+    return layers.issuperset(readers) and fixed().issuperset(makers[value] for value in unit.inputs)
 
 
 def _made_larger(unit: Unit, makers: Mapping[ir.Value, Unit], larger: Collection[Unit]) -> bool:
