@@ -1,7 +1,8 @@
 """Outputs appear whole or not at all, JSON is written one way, and content has one hash.
 
 A result is written beside its place, flushed to disk and renamed. A full disk or a kill while writing leaves the previous
-result as it was; what such a run left behind (`.<name>.partial*`) is swept away by the next one.
+result as it was; what such a run left behind (`.<name>.partial*`) is swept away by the next one. A folder that another run is still
+filling is locked, and left alone: of two runs at once the last to end is what stays.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import OutputError
+
+try:
+    import fcntl
+except ImportError:
+    # Windows, where no folder can be opened either, so that `_locked` ends before it.
+    fcntl = None
 
 __all__ = [
     "read_json",
@@ -96,6 +103,7 @@ def replace_dir(path: str | Path) -> Iterator[Path]:
         _sweep(path)
         shutil.rmtree(aside, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial", dir=path.parent))
+        lock = _locked(temporary)
         try:
             temporary.chmod(0o777 & ~_umask())
             yield temporary
@@ -113,6 +121,8 @@ def replace_dir(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
 
 
 @contextmanager
@@ -184,10 +194,29 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _sweep(path: Path) -> None:
     for stale in path.parent.glob(f".{path.name}.partial*"):
-        if stale.is_dir():
-            shutil.rmtree(stale, ignore_errors=True)
-        else:
+        if not stale.is_dir():
             stale.unlink(missing_ok=True)
+        elif (lock := _locked(stale)) is not None:
+            shutil.rmtree(stale, ignore_errors=True)
+            os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A descriptor that locks a folder until it is closed or the process ends; None where another has locked it, or it is gone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        # Gone, or somebody else's.
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        # A file system that knows no locks: nobody has one.
+        pass
+    return descriptor
 
 
 def _flush(path: Path) -> None:

@@ -90,6 +90,22 @@ def test_a_kill_keeps_the_previous_output_and_the_next_run_sweeps(tmp_path, mome
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_of_two_runs_at_once_neither_sweeps_away_what_the_other_is_writing(tmp_path):
+    script = (
+        "import sys; from octavo.files import replace_dir\n"
+        "with replace_dir(sys.argv[1]) as t:\n"
+        "    (t / 'x').write_text('first'); print('ready', flush=True); sys.stdin.read()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "out")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    _make(tmp_path / "out", "second")
+    assert (tmp_path / "out/x").read_text() == "second"
+    child.communicate()
+    assert child.returncode == 0
+    assert (tmp_path / "out/x").read_text() == "first", "it ended last"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def _make(folder: Path, text: str = "old") -> None:
     with replace_dir(folder) as temporary:
         (temporary / "x").write_text(text)
