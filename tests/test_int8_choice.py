@@ -281,8 +281,8 @@ def test_which_channels_to_equalize_is_measured_once_on_the_better_cut(monkeypat
     assert all(tried[f"{way}, equalized"] > tried[way] + 3 for way in ("mse", "percentile"))
 
 
-def chosen_rows() -> ir.Model:
-    """A Conv, and a Gemm of those of its places where the image is bright."""
+def chosen_rows(*, side: bool = False) -> ir.Model:
+    """A Conv, and a Gemm of those of its places where the image is bright; beside it another Conv of all, or not."""
     he = partial(graphs.he, np.random.default_rng(5))
     nodes = [
         oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
@@ -299,7 +299,25 @@ def chosen_rows() -> ir.Model:
     ]
     tensors = {"stem": he(8, 3, 3, 3), "head": he(4, 8), "rows": np.array([8, -1]), "flat": np.array([-1])}
     tensors |= {"channels": np.array([0, 1]), "bound": np.float32(1), "first": np.array([0])}
-    return network(nodes, tensors, ["y"])
+    if side:
+        nodes.insert(2, oh.make_node("Conv", ["r", "side"], ["map"], "side"))
+        tensors["side"] = he(8, 8, 1, 1)
+    return network(nodes, tensors, ["y", *["map"] * side])
+
+
+def test_a_layer_that_no_calibration_image_gives_a_row_to_stays_float_and_the_others_do_not():
+    model = chosen_rows(side=True)
+    dark = [{"x": -np.abs(feeds["x"])} for feeds in FEEDS]
+    result = quantize_static(model, graphs.statistics_of(model, dark[:8]), Int8(placement="all"), Images(dark[:8], dark[8:]))
+    found = {decision.node: decision for decision in result.decisions}
+    assert found["head"].reason == "no calibration image gives it a value, so that its range is not known"
+    assert found["stem"].precision == "int8"
+    for feeds, rows in ((dark[8], False), (FEEDS[0], True)):
+        wanted, got = run(model, feeds), run(result.model, feeds)
+        assert wanted["y"].shape == got["y"].shape
+        assert bool(len(got["y"])) is rows
+    wanted, got = (run(one, dark[8])["map"] for one in (model, result.model))
+    assert np.abs(got - wanted).max() < 0.1 * np.abs(wanted).max()
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

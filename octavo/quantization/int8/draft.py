@@ -40,6 +40,7 @@ _SHIFTS, SHIFTED = 1.4e9, 8
 # costs .4 dB (EfficientNet-Lite0 and MobileNetV2 with percentile).
 _UNCUT = frozenset({"minmax", "peaks"})
 _INFINITE = "it reads or writes infinite values, which no code stands for"
+_EMPTY = "no calibration image gives it a value, so that its range is not known"
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -116,13 +117,13 @@ class Draft:
         self.attended = before_heads(self.units, self._attended)
         self.statistics = statistics
         wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
-        self.unsafe = crashing_when_empty(self.units) | self._infinite()
+        self.unsafe = crashing_when_empty(self.units) | self._without_range()
         self.wide = self._sixteen(wide)
         self.growth = equalize(self.model, self.units, statistics, exponents) if exponents else {}
         self._scales: dict[str, QParams] = {}
         self._codes: dict[str, Codes] = {}
         self._observe(self.growth)
-        self.unsafe |= self._infinite()
+        self.unsafe |= self._without_range()
         # A tensor's own range is the same in every placement.
         self._ranges: dict[str, tuple[float, float]] = {}
         # So is what its rounding shifts, where the same tensors are rounded around it.
@@ -248,11 +249,22 @@ class Draft:
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
         return [unit for unit, reason in self.placed(given).items() if not reason]
 
-    def _infinite(self) -> dict[str, str]:
-        """Nodes of the units that read or write infinite values (attention's masks), with that as the reason."""
-        infinite = {name for name, tensor in self.statistics.tensors.items() if tensor.infinite}
-        values = {unit: (*unit.inputs, *unit.inner, *unit.outputs) for unit in self.units}
-        return {unit.main.name or "": _INFINITE for unit in self.units if any(value.name in infinite for value in values[unit])}
+    def _without_range(self) -> dict[str, str]:
+        """Nodes of the units whose values no code stands for, with the reason.
+
+        These read or write infinite values (attention's masks), or are empty on all images: all that they put out is, or, for
+        layers, what they read (the rows of objects where none was found).
+        """
+        seen = self.statistics.tensors
+        infinite = {name for name, tensor in seen.items() if tensor.infinite}
+        empty = {name for name, tensor in seen.items() if not tensor.values} - infinite
+        found = {}
+        for unit in self.units:
+            if any(value.name in infinite for value in (*unit.inputs, *unit.inner, *unit.outputs)):
+                found[unit.main.name or ""] = _INFINITE
+            elif all(value.name in empty for value in (unit.inputs[:1] if unit.kind == "linear" else unit.outputs)):
+                found[unit.main.name or ""] = _EMPTY
+        return found
 
     def _sixteen(self, wide: Mapping[str, str]) -> dict[str, int]:
         quantized = self._meant("int8.bits16", self.recipe.bits16, wide)
