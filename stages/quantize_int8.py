@@ -6,6 +6,8 @@ run on some of them; manifest.json records what was chosen, why and what ONNX Ru
 params.yaml.
 """
 
+import gc
+
 from octavo import cli
 from octavo.calibration.statistics import Statistics
 from octavo.files import replace_dir, write_json, write_text
@@ -65,6 +67,8 @@ def main() -> None:
         used = {key: statistics.origin.get(key) for key in ("images", "samples")} | {"held_out": len(held_out)}
         made = {"from_sha256": manifest["sha256"], "settings": spec.int8.model_dump(mode="json"), "calibration": used}
         made |= {"corrected_biases": result.corrected, "measured": result.measured}
+        # Graphs are cycles: what was tried lies in memory until it is looked for, and three sessions are opened for the file now.
+        gc.collect()
         with replace_dir(folder) as temporary:
             if result.costs is not None:
                 result.costs.save(temporary / "costs.json")
@@ -81,6 +85,7 @@ def main() -> None:
                 custom=custom,
                 sizes=(manifest["bytes"], model_bytes(temporary)),
                 classes=class_axis(spec.task),
+                original=original,
                 kept_db=result.kept_db,
                 target=spec.int8.target if variant == "int8" else "cpu",
             )

@@ -14,6 +14,7 @@ from octavo.graph.selection import suppression
 from octavo.params.grammar import Int8
 from octavo.quantization import without_suppression
 from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8.noise.judge import with_outputs
 from octavo.quantization.int8.structure.refusals import TAIL
 from octavo.quantization.without_suppression import WithoutSuppression
 from octavo.runtime import session
@@ -154,6 +155,32 @@ def test_nothing_of_it_is_opened_for_what_is_tried(samples, monkeypatch):
     assert opened
     assert not any(b"NonMaxSuppression" in graph or b"TopK" in graph for graph in opened)
     assert {one.reason for one in result.decisions if one.op_type == "TopK"} == {TAIL}
+
+
+def test_what_leads_to_a_branch_is_not_run_where_heads_alone_are_asked_for():
+    """Exporters write suppression in the branch for images with boxes; what that reads stands in the graph around it."""
+    node, value = oh.make_node, oh.make_tensor_value_info
+    inner = node("NonMaxSuppression", ["boxes3", "scores3"], ["chosen"], "suppress")
+    branches = {
+        "then_branch": oh.make_graph([inner], "then", [], [value("chosen", 7, None)]),
+        "else_branch": oh.make_graph([node("Identity", ["none"], ["same"], "keep")], "else", [], [value("same", 7, None)]),
+    }
+    nodes = [
+        node("Conv", ["x", "w"], ["head"], "head"),
+        node("Reshape", ["head", "rows"], ["boxes3"], "boxes"),
+        node("Reshape", ["head", "one_class"], ["all"], "scores"),
+        node("Slice", ["all", "first", "most", "last"], ["scores3"], "some"),
+        node("Size", ["head"], ["size"], "size"),
+        node("Greater", ["size", "zero"], ["any"], "any"),
+        node("If", ["any"], ["found"], "if", **branches),
+        node("Cast", ["found"], ["y"], "out", to=1),
+    ]
+    tensors = {"w": he(np.random.default_rng(0), 4, 3, 1, 1), "rows": np.int64([1, -1, 4]), "one_class": np.int64([1, 1, -1])}
+    tensors |= {"first": np.int64([0]), "most": np.int64([256]), "last": np.int64([2]), "zero": np.int64(0)}
+    tensors |= {"none": np.zeros((0, 3), np.int64)}
+    model = network(nodes, tensors, ["y"])
+    assert [one.name for one in with_outputs(model, ["head"]).graph] == ["head"]
+    assert len(list(model.graph)) == len(nodes)
 
 
 def test_what_is_kept_float_behind_it_is_no_error_and_what_is_nowhere_is(samples):

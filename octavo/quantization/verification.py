@@ -38,6 +38,7 @@ def verified(
     custom: CustomOps,
     sizes: tuple[int, int],
     classes: int | None = None,
+    original: ir.Model | None = None,
     graph: ir.Model | None = None,
     kept_db: float | None = None,
     target: str = "cpu",
@@ -53,6 +54,7 @@ def verified(
         custom: the operators that ONNX Runtime lacks.
         sizes: bytes of FP32 and of the file.
         classes: the axis of the outputs that class scores lie along; None where there are none.
+        original: FP32, where it is loaded already; it is not changed.
         graph: whose nodes the decisions are of, where that is not FP32's.
         kept_db: the SQNR that the last layers have, where they were held to one: no output that leads on to a layer was.
         target: the runtime that the file is for. Of one whose kernels are not ONNX Runtime's here, what runs otherwise than decided
@@ -65,7 +67,7 @@ def verified(
     Raises:
         QuantizationError: the file is not to be accepted; see `octavo.quantization.acceptance.accept`.
     """
-    original = load(reference)
+    original = original if original is not None else load(reference)
     part = custom.part(original)
     compared = custom.compared(original) if custom.bodies else []
     written_level = exact_from(node.op_type for node in ir.traversal.RecursiveGraphIterator(load(quantized).graph))

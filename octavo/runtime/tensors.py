@@ -218,10 +218,20 @@ def drop_unneeded(graph: ir.Graph) -> None:
     """
     for node in reversed(graph):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            _let_go(node)
             graph.remove(node, safe=True)
     for name, value in list(graph.initializers.items()):
         if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
             del graph.initializers[name]
+
+
+def _let_go(node: ir.Node) -> None:
+    """Have the branches of a node read nothing: what leads to them would be held to be needed."""
+    branches = [attribute.value for attribute in node.attributes.values() if attribute.type == ir.AttributeType.GRAPH]
+    for branch in branches:
+        for inner in ir.traversal.RecursiveGraphIterator(branch):
+            for place in range(len(inner.inputs)):
+                inner.replace_input_with(place, None)
 
 
 def _values(model: ir.Model) -> dict[str, ir.Value]:

@@ -29,7 +29,7 @@ from octavo.quantization.int8.structure.rows import activated
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.quantization.int8.writing.layouts import LAYOUTS
-from octavo.runtime.tensors import images_within
+from octavo.runtime.tensors import drop_unneeded, images_within
 
 __all__ = ["SHIFTED", "Draft", "Plan"]
 
@@ -224,6 +224,8 @@ class Draft:
             result = self.layout.write(self.model, self.units, set(plan.int8), plan.scales, plan.codes, kept=self.kept)
             with added_apart(result):
                 store_weights(result, plan.stored)
+            if heads is not None:
+                drop_unneeded(result.graph)
             return result
         finally:
             self.model.graph.outputs.clear()
