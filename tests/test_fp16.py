@@ -766,6 +766,20 @@ def test_one_loud_node_among_many_is_found_alone():
     assert [part.nodes for part in loudest(found, {"y": sum(noise.values())}, 1e-3)] == [("n137",)]
 
 
+def test_stretches_are_told_apart_where_something_is_found():
+    """On the first samples the mask is 1e-13: rounded by whichever node, nothing is left of it."""
+    nodes = [node("Add", ["x", "far"], ["u"], "up"), node("Sub", ["u", "far"], ["d"], "down")]
+    nodes += [node("Mul", ["d" if not place else f"m{place - 1}", "one"], [f"m{place}"], f"quiet{place}") for place in range(40)]
+    nodes.append(node("Sigmoid", ["m39"], ["y"], "mask"))
+    model = build(nodes, {"x": [1, 64]}, {"y": [1, 64]}, {"far": np.float32(200), "one": np.float32(1)})
+    empty, full = np.full((1, 64), -30, np.float32), np.linspace(-2, 2, 64, dtype=np.float32)[None]
+    result = quantize_fp16(model, samples=[{"x": empty}, {"x": empty - 1}, {"x": full}, {"x": full * 0.7}])
+    assert result.sqnr_db["y"] > 44
+    in_float = {decision.node for decision in result.decisions if decision.precision == "float"}
+    assert {"up", "down"} <= in_float
+    assert len(in_float) < 10
+
+
 def test_of_several_outputs_each_must_be_quiet_enough():
     parts = [Stretch(("a",), {"y": 1.0, "z": 0.0}), Stretch(("b",), {"y": 0.0, "z": 0.5}), Stretch(("c",), {"y": 0.01, "z": 0.01})]
     assert [part.nodes for part in loudest(parts, {"y": 1.01, "z": 0.51}, 0.1)] == [("a",), ("b",)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -29,18 +29,22 @@ class Loss:
         signal, noise: sums of squares of FP32's values and of the difference, where FP32 is finite.
         broken: a value is NaN or infinite where FP32's is finite.
         comparable: the shapes agree on every sample; they may not where the data decide (boxes after NMS).
+        noises: what of `noise` each sample adds, in order.
     """
 
     signal: float = 0.0
     noise: float = 0.0
     broken: bool = False
     comparable: bool = True
+    noises: list[float] = field(default_factory=list)
 
     def update(self, signal: float, noise: float, *, finite: bool = True) -> None:
         """Add one sample's sums; `noise` is NaN or infinite where the difference is, `finite` whether FP16's other values are."""
         if not finite or not np.isfinite(noise):
             self.broken = True
+            self.noises.append(0.0)
             return
+        self.noises.append(noise)
         self.signal += signal
         self.noise += noise
 

@@ -97,7 +97,7 @@ def quantize_fp16(
             found = culprits(proof.judged, result.decisions, proof.inner_losses(result), ruined)
         else:
             if parts is None:
-                parts = stretches(_halves(result), partial(proof.alone, result, kept, list(failing)), _WANTED)
+                parts = stretches(_halves(result), partial(proof.alone, result, kept, failing), _WANTED)
             given = loudest(parts, {name: _ratio(loss) for name, loss in failing.items()}, _WANTED)
             parts = [part for part in parts if part not in given]
             found = {name: _reason(part) for part in given for name in part.nodes if name not in kept}
@@ -132,7 +132,7 @@ class _Proof:
     watched: dict[str, str]
     keep_io: bool
     _faults: Faults = field(default_factory=dict, repr=False)
-    _values: dict[tuple[str, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict, repr=False)
+    _values: dict[tuple[tuple[str, ...], tuple[int, ...]], list[dict[str, np.ndarray]]] = field(default_factory=dict, repr=False)
     _leading: dict[tuple[str, ...], ir.Model] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -157,22 +157,30 @@ class _Proof:
         there = {value.name for node in half.graph for value in node.outputs} | {value.name for value in half.graph.inputs}
         return compare(self.judged, half, self.feeds, [name for name in float_activations(self.judged) if name in there])
 
-    def alone(self, result: Fp16Result, kept: Mapping[str, str], names: Sequence[str], nodes: Sequence[str]) -> dict[str, float]:
-        """Noise-to-signal ratio at some tensors, on few samples, where of a result's float16 nodes these alone stay float16."""
+    def alone(
+        self, result: Fp16Result, kept: Mapping[str, str], failing: Mapping[str, Loss], nodes: Sequence[str]
+    ) -> dict[str, float]:
+        """Noise-to-signal ratio at tensors that fail, on the samples that fail most, where of a result's float16 nodes these alone
+        stay float16.
+        """
         others = dict.fromkeys(set(_halves(result)) - set(nodes), "not looked at") | dict(kept)
         half = held(self.convert(others).model, self.choosers, self.reference)
-        parts = [part for part, name in self.watched.items() if name in names]
-        return {name: _ratio(loss) for name, loss in self._compare(half, self.feeds[:_FEW], parts, self._known(parts)).items()}
+        parts = [part for part, name in self.watched.items() if name in failing]
+        places = _loudest_samples(failing.values())
+        few = [self.feeds[place] for place in places]
+        return {name: _ratio(loss) for name, loss in self._compare(half, few, parts, self._known(parts, places)).items()}
 
-    def _known(self, names: Sequence[str]) -> list[dict[str, np.ndarray]]:
-        """What FP32 has for some tensors on few samples: the same for every stretch."""
+    def _known(self, names: Sequence[str], places: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        """What FP32 has for some tensors on the samples at some places: the same for every stretch."""
         computed = tuple(name for name in names if name not in {value.name for value in self.judged.graph.inputs})
-        if computed not in self._values:
-            self._values[computed] = [{} for _ in self.feeds[:_FEW]]
-            places = [(str(place), feeds) for place, feeds in enumerate(self.feeds[:_FEW])]
-            for place, found in read_tensors(self.judged, computed, lambda: places, optimization="off", what="FP32"):
-                self._values[computed][int(place)] |= found
-        return self._values[computed]
+        key = (computed, tuple(places))
+        if key not in self._values:
+            found = {str(place): {} for place in places}
+            feeds = [(str(place), self.feeds[place]) for place in places]
+            for place, values in read_tensors(self.judged, computed, lambda: feeds, optimization="off", what="FP32"):
+                found[place] |= values
+            self._values[key] = list(found.values())
+        return self._values[key]
 
     def _compare(
         self,
@@ -200,6 +208,14 @@ def _leading_to(model: ir.Model, names: Collection[str]) -> ir.Model:
     model.graph.outputs.extend(values[name] for name in names if name in values)
     drop_unneeded(model.graph)
     return model
+
+
+def _loudest_samples(losses: Iterable[Loss]) -> list[int]:
+    """The few samples that make most of the noise, each tensor's against its signal: on one where a network finds nothing (a mask
+    of 1e-9) nothing is left in float16, whichever nodes compute in it.
+    """
+    shares = np.sum([np.array(loss.noises) / (loss.signal or 1.0) for loss in losses], axis=0)
+    return sorted(np.argsort(-shares, kind="stable")[:_FEW].tolist())
 
 
 def _ratio(loss: Loss) -> float:

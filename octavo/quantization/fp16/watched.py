@@ -65,6 +65,7 @@ def _together(losses: Collection[Loss]) -> Loss:
         noise=sum(loss.noise for loss in compared),
         broken=any(loss.broken for loss in losses),
         comparable=bool(compared),
+        noises=[sum(of_sample) for of_sample in zip(*(loss.noises for loss in compared), strict=True)],
     )
 
 
