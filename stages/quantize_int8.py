@@ -10,13 +10,13 @@ import gc
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
-from octavo.files import replace_dir, write_json, write_text
+from octavo.files import replace_dir, write_text
 from octavo.graph.custom_ops import CustomOps, as_in_file
 from octavo.graph.io import load, save
 from octavo.images.dataset import image_list
 from octavo.images.feeds import Feeds
 from octavo.images.purpose import calibration_images, chosen_images
-from octavo.layout import GROWTH, MODEL, SENSITIVITY, calibration_dir, variant_dir
+from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.manifest import as_exported, block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.params.grammar import Detection
@@ -70,11 +70,7 @@ def main() -> None:
         # Graphs are cycles: what was tried lies in memory until it is looked for, and three sessions are opened for the file now.
         gc.collect()
         with replace_dir(folder) as temporary:
-            if result.costs is not None:
-                result.costs.save(temporary / "costs.json")
-            for file, found in ((SENSITIVITY, result.alone), (GROWTH, result.growth_record())):
-                if found:
-                    write_json(temporary / file, found)
+            result.write_beside(temporary)
             save(custom.restore(result.model, original), temporary / MODEL)
             made |= verified(
                 temporary / MODEL,

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from octavo.errors import QuantizationError
 from octavo.evidence.layers import layer_noise, read_growth
-from octavo.files import write_json
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
 from octavo.graph.prepared import prepared
-from octavo.layout import GROWTH, variant_dir
+from octavo.layout import variant_dir
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, choice, quantize_static, repair
 from octavo.quantization.int8.choice import _FAR, _typical
@@ -145,7 +144,7 @@ def test_layers_are_compared_at_the_size_that_fp32_has(tmp_path, monkeypatch):
     assert "ar" in result.growth
     monkeypatch.chdir(tmp_path)
     variant_dir("m", "int8").mkdir(parents=True)
-    write_json(variant_dir("m", "int8") / GROWTH, result.growth_record())
+    result.write_beside(variant_dir("m", "int8"))
     samples = lambda: [(str(place), feeds) for place, feeds in enumerate(HELD_OUT)]  # noqa: E731
     told, plain = (layer_noise(model, result.model, samples, growth) for growth in (read_growth("m"), read_growth("other")))
     assert min(layer.sqnr_db for layer in told) > 20

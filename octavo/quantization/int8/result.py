@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
+from octavo.files import write_json
+from octavo.layout import GROWTH, SENSITIVITY
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.pricing.costs import CostTable
 
@@ -43,9 +46,15 @@ class Int8Result:
         reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
         return wanted if reached is not None and wanted is not None and reached >= wanted else None
 
-    def growth_record(self) -> dict[str, list[float]]:
-        """`growth` for a file, to six digits: more than float32 weights keep of it."""
-        return {tensor: [float(f"{factor:.6g}") for factor in factors] for tensor, factors in self.growth.items()}
+    def write_beside(self, folder: Path) -> None:
+        """Write what there is besides the model: the cost table, each rounding's noise, how equalizing changed channels' size."""
+        if self.costs is not None:
+            self.costs.save(folder / "costs.json")
+        # To six digits: more than float32 weights keep of it.
+        growth = {tensor: [float(f"{factor:.6g}") for factor in factors] for tensor, factors in self.growth.items()}
+        for name, found in ((SENSITIVITY, self.alone), (GROWTH, growth)):
+            if found:
+                write_json(folder / name, found)
 
     def warnings(self, *, repair: bool) -> list[str]:
         """What a user should know of the choices; `repair`: whether layers might go back to float."""
