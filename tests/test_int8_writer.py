@@ -274,6 +274,19 @@ def test_the_larger_of_two_halves_of_a_layer_is_chosen_among_codes(op, target, t
     assert (found.count("QuantizeLinear"), found.count("DequantizeLinear"), found.count("QLinearAdd")) == (1, 2, 1)
 
 
+def made_larger(nodes: list, folder: Path) -> dict[str, int]:
+    """What runs of a Concat `c` of maps, some made larger by `scales`, with a Conv and a classifier behind."""
+    behind = [
+        conv("c", "w", "wide"),
+        oh.make_node("GlobalAveragePool", ["w"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "y", transB=1),
+    ]
+    made = written([*nodes, *behind], ["y"], tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
+    assert made.sqnr()["y"] > 25
+    return counts(made, folder)
+
+
 def test_what_was_made_larger_in_float_joins_integers(tmp_path):
     nodes = [
         conv("x", "a", "stem", "stem.b"),
@@ -281,14 +294,8 @@ def test_what_was_made_larger_in_float_joins_integers(tmp_path):
         conv("m", "b"),
         oh.make_node("Resize", ["b", "", "scales"], ["r"], "r", mode="linear"),
         oh.make_node("Concat", ["r", "a"], ["c"], "c", axis=1),
-        conv("c", "w", "wide"),
-        oh.make_node("GlobalAveragePool", ["w"], ["g"], "g"),
-        oh.make_node("Flatten", ["g"], ["f"], "f"),
-        oh.make_node("Gemm", ["f", "head"], ["y"], "y", transB=1),
     ]
-    made = written(nodes, ["y"], tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
-    assert made.sqnr()["y"] > 25
-    found = counts(made, tmp_path)
+    found = made_larger(nodes, tmp_path)
     # The image, and what was made larger; brought back is what is made larger.
     assert (found["QLinearConv"], found["QLinearConcat"], found["Resize"]) == (3, 1, 1)
     assert (found["QuantizeLinear"], found["DequantizeLinear"]) == (2, 1)
@@ -301,14 +308,8 @@ def test_a_concat_of_float_maps_is_one_of_codes_before_layers(tmp_path):
         oh.make_node("Resize", ["a", "", "scales"], ["r"], "r", mode="linear"),
         oh.make_node("Resize", ["b", "", "scales"], ["s"], "s", mode="linear"),
         oh.make_node("Concat", ["r", "s"], ["c"], "c", axis=1),
-        conv("c", "w", "wide"),
-        oh.make_node("GlobalAveragePool", ["w"], ["g"], "g"),
-        oh.make_node("Flatten", ["g"], ["f"], "f"),
-        oh.make_node("Gemm", ["f", "head"], ["y"], "y", transB=1),
     ]
-    made = written(nodes, ["y"], tensors={"scales": np.array([1, 1, 2, 2], np.float32)})
-    assert made.sqnr()["y"] > 25
-    found = counts(made, tmp_path)
+    found = made_larger(nodes, tmp_path)
     assert (found["QLinearConcat"], found["Resize"]) == (1, 2)
     assert "Concat" not in found
     # The image, and both maps; brought back is what is made larger.
