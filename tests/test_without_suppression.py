@@ -12,11 +12,10 @@ from graphs import he, network, run, statistics_of
 
 from octavo.graph.selection import suppression
 from octavo.params.grammar import Int8
-from octavo.quantization import without_suppression
-from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8 import Images, quantize_static, without_suppression
 from octavo.quantization.int8.noise.judge import with_outputs
 from octavo.quantization.int8.structure.refusals import TAIL
-from octavo.quantization.without_suppression import WithoutSuppression
+from octavo.quantization.int8.without_suppression import WithoutSuppression
 from octavo.runtime import session
 
 CLASSES = 13

@@ -45,10 +45,10 @@ from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
 from octavo.quantization.int8.ways import UNCUT, Way
+from octavo.quantization.int8.without_suppression import WithoutSuppression
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.int8.writing.short_names import shorten_names
-from octavo.quantization.without_suppression import WithoutSuppression
 
 __all__ = ["Images", "quantize_static"]
 
