@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
     from octavo.graph.custom_ops import CustomOps
 
-__all__ = ["as_exported", "block_hash", "model_bytes", "own_manifest", "read_manifest", "recommended_providers", "write_manifest"]
+__all__ = [
+    "as_exported",
+    "block_hash",
+    "model_bytes",
+    "own_manifest",
+    "read_manifest",
+    "recommended_providers",
+    "session_entries",
+    "write_manifest",
+]
 
 # What else can run a file that was laid out for one runtime; the CPU comes last and runs everything.
 _FIRST = {"openvino": ("openvino",), "tensorrt": ("tensorrt", "cuda")}
@@ -58,6 +67,15 @@ def as_exported(spec: ModelSpec, manifest: Mapping[str, Any]) -> ModelSpec:
 def model_bytes(folder: str | Path) -> int:
     """Bytes of a variant's model: model.onnx and its external data."""
     return sum(path.stat().st_size for path in _files(folder))
+
+
+def session_entries(target: str | None) -> dict[str, str]:
+    """Session entries that a file needs on this machine's CPU for right results.
+
+    Args:
+        target: its `int8.target`; None of a file that is not quantized.
+    """
+    return session_config(fits16=target == "cpu-no-vnni")
 
 
 def recommended_providers(variant: str, target: str | None = None) -> list[str]:
@@ -139,7 +157,7 @@ def write_manifest(
         "image": image(),
         "host": fingerprint(),
         # What ONNX Runtime had to be told on that machine for right INT8 results; a service on such a machine needs it too.
-        "session": session_config(),
+        "session": session_entries(target),
     }
     write_json(folder / MANIFEST, manifest)
     return manifest

@@ -17,14 +17,14 @@ from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import further_sizes, named, refuse_untaken
 from octavo.images.purpose import open_images
 from octavo.layout import HOSTS, host_record, metrics_dir, present_variants, variant_dir
-from octavo.manifest import model_bytes, read_manifest
+from octavo.manifest import model_bytes, own_manifest, read_manifest, session_entries
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import say, track
 from octavo.runtime.benchmark import figures, latencies, load_ms, on_device, peak_memory_mib
 from octavo.runtime.host import fingerprint
 from octavo.runtime.providers import AUTO, ON_GPU, chosen_providers, provider_warning
-from octavo.runtime.session import Session, session_config, session_warning
+from octavo.runtime.session import Session, session_warning
 
 # Images on which a GPU's outputs are held against the CPU's.
 COMPARED = 16
@@ -34,11 +34,12 @@ def main() -> None:
     """Parse, measure, write."""
     chosen = cli.parser(__doc__).parse_args()
     spec = load_model(chosen.params, chosen.model)
-    warnings = [session_warning(), provider_warning() if AUTO in spec.benchmark.providers else None]
     manifest = read_manifest(variant_dir(chosen.model, "fp32"))
     custom, paths = CustomOps.read(variant_dir(chosen.model, "fp32"), manifest), present_variants(chosen.model)
+    entries = {variant: session_entries(own_manifest(path.parent)["target"]) for variant, path in paths.items()}
+    warnings = [session_warning(entries.values()), provider_warning() if AUTO in spec.benchmark.providers else None]
     with custom.files(paths) as runs:
-        record = custom.metrics() | _measure(chosen.model, spec, Feeds.read(manifest), paths, runs)
+        record = custom.metrics() | _measure(chosen.model, spec, Feeds.read(manifest), paths, runs, entries=entries)
     host, latest = record["host.id"], metrics_dir(chosen.model) / "latency.json"
     others = sorted(path.parent.name for path in HOSTS.glob(f"*/{chosen.model}.json") if path.parent.name != host)
     hashes = {f"{variant}.sha256": read_manifest(path.parent)["sha256"] for variant, path in paths.items()}
@@ -51,15 +52,18 @@ def main() -> None:
     say(f"{latest}: {len(paths)} variants, host {host}" + (f"; in {HOSTS} stay those of {', '.join(others)}" if others else ""))
 
 
-def _measure(model: str, spec: ModelSpec, feeds: Feeds, paths: dict[str, Path], runs: dict[str, Path]) -> dict[str, Any]:
-    """The record of all settings; sizes are those of `paths`, what is run are `runs`."""
+def _measure(
+    model: str, spec: ModelSpec, feeds: Feeds, paths: dict[str, Path], runs: dict[str, Path], *, entries: dict[str, dict[str, str]]
+) -> dict[str, Any]:
+    """The record of all settings; sizes are those of `paths`, what is run are `runs`, with each its session entries."""
     settings, providers = spec.benchmark, chosen_providers(spec.benchmark.providers)
     items = open_images(spec.data, "validation", f"models.{model}.data")
     network = Session(runs["fp32"])
     refuse_untaken(spec, network.input_shapes[feeds.image], items, lambda image: network.run(feeds(image)))
     sizes = [spec.input.size, *further_sizes(spec)]
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
-    record["host.session"] = ", ".join(f"{key}={value}" for key, value in session_config().items()) or "defaults"
+    said = dict(sorted(pair for own in entries.values() for pair in own.items()))
+    record["host.session"] = ", ".join(f"{key}={value}" for key, value in said.items()) or "defaults"
 
     largest = max(settings.threads)
     plan = product(providers, settings.threads, settings.batch, sizes)
@@ -75,6 +79,7 @@ def _measure(model: str, spec: ModelSpec, feeds: Feeds, paths: dict[str, Path], 
             rounds=settings.rounds,
             warmup=settings.warmup,
             progress=lambda rounds=rounds: next(rounds, None),
+            entries=entries,
         )
         record |= figures(timed, f"{provider}.t{threads}.b{batch}" + ("" if size == spec.input.size else f".{named(size)}"), batch)
     for provider in (provider for provider in providers if provider in ON_GPU):
@@ -84,12 +89,12 @@ def _measure(model: str, spec: ModelSpec, feeds: Feeds, paths: dict[str, Path], 
     fed = feeds(next(iter(Images(items, spec.input, "skip")))[1])
     bytes_fp32 = model_bytes(paths["fp32"].parent)
     for variant, path in track(list(runs.items()), f"loading {model}'s variants"):
-        size = model_bytes(paths[variant].parent)
+        size, how = model_bytes(paths[variant].parent), {"provider": providers[0], "threads": largest, "entries": entries[variant]}
         record |= {
             f"{variant}.size_mb": round(size / 1e6, 3),
             f"{variant}.size_ratio": round(size / bytes_fp32, 4),
-            f"{variant}.load_ms": round(load_ms(path, provider=providers[0], threads=largest), 1),
-            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, fed, provider=providers[0], threads=largest), 1),
+            f"{variant}.load_ms": round(load_ms(path, **how), 1),
+            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, fed, **how), 1),
         }
     return record
 

@@ -27,7 +27,7 @@ from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import refuse_untaken
 from octavo.images.purpose import open_images, refuse_calibrated
 from octavo.layout import calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
-from octavo.manifest import as_exported, model_bytes, own_manifest, read_manifest
+from octavo.manifest import as_exported, model_bytes, own_manifest, read_manifest, session_entries
 from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import Session, session_warning
@@ -45,8 +45,9 @@ def main() -> None:
     original, custom = load(paths["fp32"]), CustomOps.read(variant_dir(chosen.model, "fp32"), manifest)
     compared = custom.compared(original) if custom.bodies else compared_outputs(spec.task)
     feeds, where = Feeds.read(manifest), f"models.{chosen.model}.data"
+    manifests = {variant: own_manifest(path.parent) for variant, path in paths.items()}
     with custom.files(paths, outputs=compared if custom.bodies else []) as runs:
-        network = {variant: Session(path) for variant, path in runs.items()}
+        network = {variant: Session(path, entries=session_entries(manifests[variant]["target"])) for variant, path in runs.items()}
     sessions = answering(network, spec.task, spec.input, feeds.image)
     own = [output["name"] for output in manifest["outputs"]]
     scored = own if set(own) <= set(network["fp32"].outputs) else None
@@ -64,7 +65,6 @@ def main() -> None:
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
     sizes = {variant: model_bytes(path.parent) for variant, path in paths.items()}
     judged, notes = cost_gates(spec.validation.gates, sizes, sessions, feeds(next(iter(Images(items, spec.input, "skip")))[1]))
-    manifests = {variant: own_manifest(path.parent) for variant, path in paths.items()}
     record |= judged | kernel_gates(spec.validation.gates, manifests)
     record |= skipped_variants(chosen.model)
     record |= torch_baseline(variant_dir(chosen.model, "fp32"), network["fp32"], feeds, spec, selecting=selecting)
@@ -90,8 +90,8 @@ def main() -> None:
         say(f"skipped: {skipped}")
     for remark in remarks(record):
         say(remark)
-    if session_warning():
-        say(f"note: {session_warning()}")
+    if warning := session_warning(session_entries(own["target"]) for own in manifests.values()):
+        say(f"note: {warning}")
     say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
 
 

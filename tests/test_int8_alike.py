@@ -161,7 +161,7 @@ def test_equalizing_leaves_them_the_same():
 def test_fitted_as_one_each_with_a_bias_of_its_own():
     draft = Draft(*_parts(siamese()))
     plan = draft.plan()
-    codes = refined_codes(draft.model, plan, FEEDS[:8], bits=8, per_channel=True)
+    codes = refined_codes(draft.model, plan, FEEDS[:8], per_channel=True)
     for place in range(4):
         one, other = codes[f"a.{place}"], codes[f"b.{place}"]
         assert np.array_equal(one.codes, other.codes)

@@ -155,8 +155,7 @@ class TestRoomForBias:
 
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("op", ["Conv", "Gemm", "Gemm transB", "MatMul"])
-@pytest.mark.parametrize("bits", [7, 8])
-def test_codes_of_each_weighted_op(op, per_channel, bits):
+def test_codes_of_each_weighted_op(op, per_channel):
     generator = np.random.default_rng(1)
     weights = generator.standard_normal((6, 3, 1, 1) if op == "Conv" else (6, 3) if op == "Gemm transB" else (3, 6)).astype(
         np.float32
@@ -168,12 +167,11 @@ def test_codes_of_each_weighted_op(op, per_channel, bits):
     layer = model.graph[0]
     axis = {"Conv": 0, "Gemm": 1, "Gemm transB": 0, "MatMul": 1}[op]
     assert channel_axis(layer) == axis
-    found = codes_of(layer, per_channel=per_channel, bits=bits)
+    found = codes_of(layer, per_channel=per_channel)
     assert (found.codes.dtype, found.scale.dtype, found.scale.shape) == (np.int8, np.float32, (6 if per_channel else 1,))
-    limit = 127 if bits == 8 else 64
-    assert np.abs(found.codes.astype(int)).max() == limit
+    assert np.abs(found.codes.astype(int)).max() == 127
     others = tuple(place for place in range(weights.ndim) if place != axis) if per_channel else None
-    steps = np.abs(weights).max(axis=others, keepdims=True) / limit
+    steps = np.abs(weights).max(axis=others, keepdims=True) / 127
     assert (np.abs(found.restored - weights) <= steps / 2 * 1.0001).all()
     if op == "MatMul":
         assert bias_of(layer) is None

@@ -130,14 +130,13 @@ class Graph:
 @pytest.mark.parametrize("optimization", ["off", "all"])
 def test_every_target_runs_near_fp32_in_onnx_runtime(target, optimization, model, statistics):
     result = quantize_static(model, statistics, Int8(target=target, method="minmax", placement="all")).model
-    # Symmetric activations and 7-bit weights each cost up to 6 dB.
-    least = {"tensorrt": 19, "cpu-no-vnni": 19}.get(target, 23)
+    # Symmetric activations cost up to 6 dB, weights of which 16 bits hold two products up to 3.
+    least = {"tensorrt": 19, "cpu-no-vnni": 21}.get(target, 23)
     assert sqnr(model, result, IMAGES, optimization=optimization)["y"] > least
     weights = Graph(result).weights()
     assert len(weights) == 6
-    limit = 64 if target == "cpu-no-vnni" else 127
     assert {str(array.dtype) for array in weights.values()} == {"int8"}
-    assert max(np.abs(array.astype(int)).max() for array in weights.values()) == limit
+    assert max(np.abs(array.astype(int)).max() for array in weights.values()) == 127
 
 
 @pytest.mark.parametrize("target", TARGETS)

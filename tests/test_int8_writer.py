@@ -91,7 +91,7 @@ def written(
     recipe = Int8(method="minmax", **settings)
     statistics = statistics_of(model, IMAGES)
     scales = scales_of(int8, quantized_tensors(int8), statistics, recipe, wide or {})
-    codes = {unit.main.name: codes_of(unit.main, per_channel=recipe.per_channel, bits=8) for unit in int8 if unit.kind == "linear"}
+    codes = {unit.main.name: codes_of(unit.main, per_channel=recipe.per_channel) for unit in int8 if unit.kind == "linear"}
     result = write_qdq(model, units, chosen, scales, codes)
     assert ir.to_proto(model).SerializeToString() == before, "the float model is left as it was"
     onnx.checker.check_model(ir.to_proto(result), full_check=True)

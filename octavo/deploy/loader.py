@@ -22,7 +22,7 @@ from octavo.errors import DataError, ModelRunError, OctavoError, SourceError
 from octavo.images.feeds import Feeds
 from octavo.images.preprocess import preprocess
 from octavo.images.warp import Points
-from octavo.manifest import read_manifest
+from octavo.manifest import read_manifest, session_entries
 from octavo.params.block import MAX_PIXELS
 from octavo.runtime.host import cores
 from octavo.runtime.providers import provider_warning, usable_providers
@@ -231,7 +231,8 @@ class _Opener:
             )
         for provider in (candidates := self.providers(artifact)):
             try:
-                session = Session(artifact.path, provider=provider, threads=self.threads)
+                entries = session_entries(artifact.manifest.get("target"))
+                session = Session(artifact.path, provider=provider, threads=self.threads, entries=entries)
                 if not selfcheck(session, artifact.manifest):
                     # Nothing of it can be compared; that it runs is known all the same before it is timed or taken.
                     session.run(check_feeds(artifact.manifest))

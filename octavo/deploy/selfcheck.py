@@ -16,6 +16,7 @@ import numpy as np
 from octavo.errors import ModelRunError, SourceError
 from octavo.images.feeds import Feeds
 from octavo.layout import INT8_VARIANTS, MODEL
+from octavo.manifest import session_entries
 from octavo.params.preprocessing import Input
 from octavo.runtime.session import Session
 
@@ -117,8 +118,9 @@ def reference(model: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     if manifest.get("custom_ops"):
         return {"outputs": [], "left_out": {"*": "custom operators: a stand-in's numbers would be compared"}}
     feeds = check_feeds(manifest)
-    wanted = Session(model).run_finite(feeds, "the self-check's image")
-    other = Session(model, optimization="off").run(feeds)
+    entries = session_entries(manifest.get("target"))
+    wanted = Session(model, entries=entries).run_finite(feeds, "the self-check's image")
+    other = Session(model, optimization="off", entries=entries).run(feeds)
     found: dict[str, Any] = {"outputs": [], "left_out": {}}
     for name, value in wanted.items():
         reason = None

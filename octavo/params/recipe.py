@@ -69,8 +69,8 @@ class Int8(Block):
     """Static and dynamic INT8."""
 
     # The runtime that the file is for (octavo/quantization/int8/structure/targets.py). cpu: ONNX Runtime on x86 with VNNI.
-    # cpu-no-vnni: 7-bit weights, so that AVX2 does not saturate. arm: ONNX Runtime on ARM64. openvino, tensorrt: Q/DQ where their
-    # fusions want them.
+    # cpu-no-vnni: weights that do not saturate AVX2. arm: ONNX Runtime on ARM64. openvino, tensorrt: Q/DQ where their fusions want
+    # them.
     target: Literal["cpu", "cpu-no-vnni", "arm", "openvino", "tensorrt"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
     # auto: mse, percentile, minmax and equalization are tried and measured on held-out images; peaks where the outputs are maps or
@@ -85,8 +85,7 @@ class Int8(Block):
     # Tensor names or shell patterns, each must match a quantized tensor: uint16 activations (opset 21). On ONNX Runtime's CPU the
     # layers around them compute in float: it is for the few tensors whose range 256 codes cannot serve.
     bits16: tuple[str, ...] = ()
-    # A scale for each output channel of a layer's weights. A PRelu's slopes have one each in any case, and 8 bits with any target:
-    # they are exact so, and what they put out is one product, which cannot saturate.
+    # A scale for each output channel of a layer's weights. A PRelu's slopes have one each in any case, and are exact so.
     per_channel: bool = True
     # How a weight scale is chosen: by the largest weight, or with the least squared error of the channel.
     weights: Literal["minmax", "mse"] = "minmax"

@@ -70,6 +70,7 @@ def accept(
     compared: Sequence[str] = (),
     classes: int | None = None,
     selecting: bool = False,
+    entries: Mapping[str, str] | None = None,
 ) -> Accepted:
     """Run a quantized graph and refuse it where it breaks.
 
@@ -82,6 +83,7 @@ def accept(
             not exact there on this machine (`octavo.runtime.session.exact_from`).
         compared: the outputs by which the graphs are compared; all where empty.
         classes: the axis of the outputs that class scores lie along; None where there are none.
+        entries: session entries that the quantized graph runs with; those of this machine where None.
         selecting: as `selects` (octavo.graph.selection) says of FP32: outputs may differ wildly for no reason, which is no error.
 
     Raises:
@@ -91,8 +93,8 @@ def accept(
     """
     if not samples:
         raise QuantizationError(f"{name}: there is no image to run it on", "raise `calibrate.samples`")
-    truth, fast = Session(reference), Session(quantized, name=name)
-    plain = Session(quantized, name=name, optimization=written_level)
+    truth, fast = Session(reference), Session(quantized, name=name, entries=entries)
+    plain = Session(quantized, name=name, optimization=written_level, entries=entries)
     sums = _Sums(classes, selecting)
     for where, feeds in samples:
         expected, got, written = truth.run(feeds), fast.run(feeds), plain.run(feeds)

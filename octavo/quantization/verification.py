@@ -18,7 +18,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import executed
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.runtime.kernels import optimized_nodes
-from octavo.runtime.session import exact_from
+from octavo.runtime.session import exact_from, session_config
 
 __all__ = ["verified"]
 
@@ -70,7 +70,10 @@ def verified(
     original = original if original is not None else load(reference)
     part = custom.part(original)
     compared = custom.compared(original) if custom.bodies else []
-    written_level = exact_from(node.op_type for node in ir.traversal.RecursiveGraphIterator(load(quantized).graph))
+    # Integer operators that saturate are exact from a higher level on.
+    fits16 = target_of(target).saturates
+    inside = ir.traversal.RecursiveGraphIterator(load(quantized).graph)
+    written_level = "off" if fits16 else exact_from(node.op_type for node in inside)
     with custom.files({"fp32": reference, "quantized": quantized}, outputs=compared) as runs:
         accepted = accept(
             runs["fp32"],
@@ -81,6 +84,7 @@ def verified(
             compared=compared,
             classes=classes,
             selecting=selects(part),
+            entries=session_config(fits16=fits16),
         )
     with custom.files({"quantized": quantized}) as runs:
         # What stands in for an operator here is not what a service runs: nothing is said of nodes that are cut off.

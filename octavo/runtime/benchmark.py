@@ -31,15 +31,18 @@ def latencies(
     rounds: int,
     warmup: int,
     progress: Callable[[], None] = lambda: None,
+    entries: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Latency]:
     """Time `session.run` of several models on the same feeds, interleaved in this process.
 
-    On a GPU inputs and outputs stay in its memory (I/O binding): copies depend on what stands around the model.
+    On a GPU inputs and outputs stay in its memory (I/O binding): copies depend on what stands around the model. `entries` are the
+    session entries of models that have some of their own, by name.
 
     Raises:
         ModelRunError: a model does not take the feeds (a fixed batch, say) or the provider is not there.
     """
-    sessions = {name: Session(path, provider=provider, threads=threads) for name, path in models.items()}
+    own = entries or {}
+    sessions = {name: Session(path, provider=provider, threads=threads, entries=own.get(name)) for name, path in models.items()}
     # Cast once: a program that feeds float16 makes float16 of its images itself.
     fed = {name: session.fed(feeds) for name, session in sessions.items()}
     runners = {
@@ -105,23 +108,26 @@ def on_device(
     }
 
 
-def load_ms(model: Path, *, provider: str, threads: int, repeats: int = 3) -> float:
+def load_ms(model: Path, *, provider: str, threads: int, repeats: int = 3, entries: Mapping[str, str] | None = None) -> float:
     """Median milliseconds to make a session: reading, optimizing and packing weights."""
     taken = []
     for _ in range(repeats):
         start = time.perf_counter()
-        Session(model, provider=provider, threads=threads)
+        Session(model, provider=provider, threads=threads, entries=entries)
         taken.append((time.perf_counter() - start) * 1e3)
     return float(np.median(taken))
 
 
-def peak_memory_mib(model: Path, feeds: Mapping[str, np.ndarray], *, provider: str, threads: int) -> float:
+def peak_memory_mib(
+    model: Path, feeds: Mapping[str, np.ndarray], *, provider: str, threads: int, entries: Mapping[str, str] | None = None
+) -> float:
     """Peak resident memory in MiB of a fresh process that loads the model and runs it three times.
 
     Interpreter and libraries (about 60 MiB) are part of it, as they are of any deployment in Python.
     """
     shapes = {name: [list(value.shape), str(value.dtype)] for name, value in feeds.items()}
-    command = [sys.executable, "-m", "octavo.runtime.benchmark", str(model), provider, str(threads), json.dumps(shapes)]
+    asked = (str(model), provider, str(threads), json.dumps(shapes), json.dumps(entries))
+    command = [sys.executable, "-m", "octavo.runtime.benchmark", *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
@@ -130,8 +136,8 @@ def peak_memory_mib(model: Path, feeds: Mapping[str, np.ndarray], *, provider: s
     return float(done.stdout)
 
 
-def _child(model: str, provider: str, threads: str, shapes: str) -> None:
-    session = Session(model, provider=provider, threads=int(threads))
+def _child(model: str, provider: str, threads: str, shapes: str, entries: str) -> None:
+    session = Session(model, provider=provider, threads=int(threads), entries=json.loads(entries))
     feeds = {name: np.zeros(shape, dtype) for name, (shape, dtype) in json.loads(shapes).items()}
     for _ in range(3):
         session.run(feeds)

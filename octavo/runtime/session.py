@@ -42,18 +42,25 @@ _ERRORS = (
 _QUIET = {"session.force_spinning_stop": "1"}
 
 
-def session_config() -> dict[str, str]:
+def session_config(*, fits16: bool = False) -> dict[str, str]:
     """Session entries that this machine needs for right results.
+
+    Args:
+        fits16: the file's weights leave room for sums of 16 bits (`int8.target: cpu-no-vnni`), so that all kernels are right.
 
     On x86 without VNNI, ONNX Runtime's uint8 x int8 kernels add pairs of products in a saturating int16: EfficientNet-Lite0
     falls from 19 dB to 7 dB. `session.x64quantprecision` makes it take uint8 x uint8 kernels there: exact, and slower.
     """
-    return {} if has_vnni() else {"session.x64quantprecision": "1"}
+    return {} if fits16 or has_vnni() else {"session.x64quantprecision": "1"}
 
 
-def session_warning() -> str | None:
-    """What a user of this machine must know about INT8 on it, or None."""
-    if not session_config():
+def session_warning(entries: Iterable[Mapping[str, str]]) -> str | None:
+    """What a user of this machine must know about INT8 on it, or None.
+
+    Args:
+        entries: of each file that is run, as `session_config` gives them.
+    """
+    if not any(entries):
         return None
     return (
         "this CPU has no VNNI: INT8 runs with session.x64quantprecision=1 here (exact, slower). A service on such a CPU without "

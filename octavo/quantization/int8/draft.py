@@ -22,7 +22,9 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.scales import ranges_of, scales_of
 from octavo.quantization.int8.numbers.shifts import Attended, Known, before_heads, rounding_shifts
 from octavo.quantization.int8.numbers.stored import store_weights
+from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of, within
 from octavo.quantization.int8.numbers.weights import Codes, codes_of
+from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.emptiness import crashing_when_empty
 from octavo.quantization.int8.structure.heads import map_heads, pixel_heads
 from octavo.quantization.int8.structure.rows import activated
@@ -149,12 +151,15 @@ class Draft:
         if corrects and not self.cuts_peaks:
             samples = self.samples[: images_within(self.model, _SHIFTS, SHIFTED)]
             shifts = rounding_shifts(self.model, self.units, scales, samples, known=self._shifts, attended=self.attended)
+        peaks = self.peaks(int8, scales)
         codes, corrected, taken = {}, 0, {}
         for unit in int8:
             if unit.kind != "linear":
                 continue
             chosen = self._codes.get(unit.main.name)
-            code = replace(chosen) if chosen is not None else self._rounded(unit)
+            code = replace(chosen) if chosen is not None else self._rounded(unit, peaks.get(unit.main.name))
+            if unit.main.name in peaks:
+                code.codes = within(unit.main, code.codes, peaks[unit.main.name])
             shift = None
             if corrects and chosen is None:
                 shift = self._weights_shift(unit, code)
@@ -193,6 +198,26 @@ class Draft:
         samples = self.samples[:most]
         given = {"exponents": exponents, "by_channel": self.by_channel, "attended": self._attended}
         return Draft(self.model, self.statistics, self.recipe, self.kept, samples, **given)
+
+    def peaks(self, int8: Iterable[Unit], scales: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+        """Of layers whose products the target's kernels saturate, the largest code of each input channel, by node (`peaks_of`).
+
+        Layers with the same weights have the same: their codes are in the file once.
+        """
+        if not self.target.saturates:
+            return {}
+        found = {}
+        for units in alike(unit for unit in int8 if unit.kind == "linear"):
+            names = [unit.inputs[0].name or "" for unit in units]
+            seen = [
+                peaks_of(unit.main, scales[name], self.statistics.tensors.get(name))
+                for unit, name in zip(units, names, strict=True)
+                if name in scales
+            ]
+            known = [peaks for peaks in seen if peaks is not None]
+            if known:
+                found |= {unit.main.name: np.max(known, axis=0) for unit in units}
+        return found
 
     def require_ranges(self) -> None:
         """Refuse an override that would do nothing.
@@ -290,8 +315,9 @@ class Draft:
                 )
         return quantized
 
-    def _rounded(self, unit: Unit) -> Codes:
-        return codes_of(unit.main, per_channel=self.recipe.per_channel, bits=self.target.weight_bits, method=self.recipe.weights)
+    def _rounded(self, unit: Unit, peaks: np.ndarray | None = None) -> Codes:
+        least = least_scales(unit.main, peaks) if peaks is not None else None
+        return codes_of(unit.main, per_channel=self.recipe.per_channel, method=self.recipe.weights, least=least)
 
     def _as_stored(self, unit: Unit) -> Codes:
         """The codes of a float layer's weights, their mean shift taken back."""

@@ -59,7 +59,8 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         raise QuantizationError(
             "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
         )
-    bits = target_of(recipe.target).weight_bits
+    # What activations will be is not known: with 7 bits no two products overflow 16.
+    bits = 7 if target_of(recipe.target).saturates else 8
     corrected = 0
     if recipe.correction == "bias" and statistics is not None:
         convolutions = {name for name, op in chosen.items() if op == "Conv"}

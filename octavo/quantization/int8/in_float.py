@@ -101,7 +101,7 @@ def _with_speeds(
     """The table with placements' speeds, where it was made here and now by the kernels that the file is for; a table that was read
     says what it knows.
     """
-    if costs.source is not None or not has_vnni():
+    if costs.source is not None or not (has_vnni() or draft.target.saturates):
         return costs
     written = {name_of(plan): draft.written(plan) for plan in plans}
     # Where the graph's own choices are fed, it has other inputs than the file.
@@ -149,7 +149,8 @@ def speeds_of(
     Returns:
         By name the median over pairs of runs; nothing where FP32 takes less than a millisecond.
     """
-    sessions = {name: Session(as_bytes(graph), threads=threads) for name, graph in {"": model, **made}.items()}
+    # Default kernels, as on the machine that the file is for.
+    sessions = {name: Session(as_bytes(graph), threads=threads, entries={}) for name, graph in {"": model, **made}.items()}
     runners = {name: (lambda session=session: session.run(feeds)) for name, session in sessions.items()}
     once = interleaved(runners, rounds=2, warmup=1)
     rounds = int(np.clip(_SECONDS * 1e3 / sum(latency.median for latency in once.values()), _FEWEST, _MOST))

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import between, constant_of, new_constant, pruned, shape_of_codes
 
-__all__ = ["Columns", "ConvOnColumnsPass", "columns_of"]
+__all__ = ["MOST_CHANNELS", "Columns", "ConvOnColumnsPass", "columns_of"]
 
 # With more channels the copies are long already (8 channels: as fast as before, 16: slower).
-_CHANNELS = 4
+MOST_CHANNELS = 4
 # Columns that are put out at a time, by stride. Of 3 to 64 outputs and kernels of 3x3 to 7x7 these were the fastest.
 _AT_A_TIME = {1: 4, 2: 2, 3: 2}
 # Of an image of one or two channels twice as many: blocks are to have more than 4 channels.
@@ -174,13 +174,13 @@ def columns_of(conv: ir.Node, image: list[object], weights: tuple[int, ...]) -> 
     if settings.get("auto_pad", "NOTSET") != "NOTSET" or len(image) != 4 or kernel[1] < 2:
         return None
     channels, height, width = image[1:]
-    if not all(isinstance(size, int) for size in image[1:]) or channels > _CHANNELS:
+    if not all(isinstance(size, int) for size in image[1:]) or channels > MOST_CHANNELS:
         return None
     count = _AT_A_TIME.get(stride, 1) * (2 if channels <= _FEW else 1)
     block = count * stride
     top, left, bottom, right = settings.get("pads") or [0, 0, 0, 0]
     rows, columns = (height + top + bottom - kernel[0]) // stride + 1, (width + left + right - kernel[1]) // stride + 1
-    if width % block or columns % count or rows < 1 or columns < 1 or block * channels <= _CHANNELS:
+    if width % block or columns % count or rows < 1 or columns < 1 or block * channels <= MOST_CHANNELS:
         return None
     first = -(-left // block)
     shift = first * block - left

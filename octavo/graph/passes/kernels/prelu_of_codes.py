@@ -15,8 +15,8 @@ __all__ = ["PReluOfCodesPass", "slope_codes"]
 def slope_codes(slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Slopes as int8 weights of a depthwise 1x1 Conv: code 127 or -127 of a scale of its own each, and so exact.
 
-    Neither `per_channel: false` nor the 7 bits of `target: cpu-no-vnni` are for them: one scale for all would round them, and an
-    output is one product, 255 times 127 at most; what saturates is the int16 sum of two.
+    `per_channel: false` is not for them: one scale for all would round them. An output is one product, 255 times 127 at most; what
+    saturates on x86 without VNNI is the int16 sum of two.
 
     Args:
         slopes: float32 [channels].

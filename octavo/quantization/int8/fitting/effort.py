@@ -55,9 +55,9 @@ def efforts(
         draft.model,
         plan,
         samples[:_FITTED_MAPS] if maps else samples,
-        bits=draft.target.weight_bits,
         per_channel=recipe.per_channel,
         correct=correct,
+        peaks=draft.peaks(plan.int8, plan.scales),
     )
     yield ROUNDED, draft.with_choices({}, codes)
     if ranges_given:

@@ -23,6 +23,7 @@ from octavo.quantization.int8.draft import Feeds, Plan
 from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of
 from octavo.quantization.int8.fitting.rounding import rounded_codes, scales_for
 from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.numbers.sums16 import least_scales
 from octavo.quantization.int8.numbers.weights import Codes, bias_of, weights_of
 from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.units import Unit
@@ -32,6 +33,8 @@ from octavo.runtime.tensors import Group, group_names, open_groups
 
 __all__ = ["refined_codes"]
 
+# The largest code of a weight.
+_LIMIT = 127
 # Bound on the moments that are held at once, or so many times the bytes of all layers' weights where that is more (each part of
 # the layers asks for another run of FP32); and on one image's tensors.
 _BYTES, _TIMES_WEIGHTS = 160 << 20, 4
@@ -48,15 +51,21 @@ _WIDE = 2048
 
 @dataclass(frozen=True)
 class _Form:
-    """What a layer's codes are like: the largest one, a scale a channel or one in all, and whether its bias takes the mean."""
+    """What layers' codes are like: a scale a channel or one in all, whether biases take the mean, and the inputs' largest codes."""
 
-    limit: int
     per_channel: bool
     correct: bool
+    peaks: Mapping[str, np.ndarray]
 
 
 def refined_codes(
-    model: ir.Model, plan: Plan, samples: Sequence[Feeds], *, bits: int, per_channel: bool, correct: bool = True
+    model: ir.Model,
+    plan: Plan,
+    samples: Sequence[Feeds],
+    *,
+    per_channel: bool,
+    correct: bool = True,
+    peaks: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Codes]:
     """Codes, scales and biases of the layers that a plan has in INT8.
 
@@ -64,15 +73,15 @@ def refined_codes(
         model: FP32, as prepared for INT8.
         plan: which units are INT8, and the scales of their inputs.
         samples: feeds of calibration images, batch dimension 1.
-        bits: of the weights, 8 or 7.
         per_channel: whether each output channel has a scale of its own.
         correct: whether biases take the mean of what is left; else codes have to err little about zero, not about the mean.
+        peaks: of layers whose products saturate, the largest codes of their inputs (`Draft.peaks`).
 
     Returns:
         By the layer's node name; a layer that is too wide to be fitted is left out.
     """
     with one_blas_thread():
-        return dict(_refined(model, plan, samples, _Form(127 if bits == 8 else 64, per_channel, correct)))
+        return dict(_refined(model, plan, samples, _Form(per_channel, correct, peaks or {})))
 
 
 def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form) -> Iterator[tuple[str, Codes]]:
@@ -127,10 +136,12 @@ def _fitted(units: Sequence[Unit], moments: Sequence[Moments], *, plan: Plan, fo
     takes_mean = form.correct and node.op_type != "MatMul"
     noticed = _noticed(moments, steps, about_mean=takes_mean)
     if form.per_channel:
-        scale = scales_for(weights, noticed, form.limit)
+        scale = scales_for(weights, noticed, _LIMIT)
+        if node.name in form.peaks:
+            scale = np.maximum(scale, least_scales(node, form.peaks[node.name]).reshape(scale.shape))
     else:
         scale = np.full(weights.shape[:2], before.scale.reshape(-1)[0], np.float32)
-    codes = as_weights(node, rounded_codes(weights, scale, noticed, form.limit)).astype(np.int8)
+    codes = as_weights(node, rounded_codes(weights, scale, noticed, _LIMIT)).astype(np.int8)
     found = Codes(codes, scale.reshape(-1) if form.per_channel else before.scale, before.axis, None)
     error = as_rows(node, found.restored.astype(np.float64)) - weights
     return [

@@ -22,7 +22,7 @@ _CLIPS = np.linspace(1.0, 0.4, 61, dtype=np.float32)
 
 
 def weight_codes(
-    weights: np.ndarray, axis: int, *, per_channel: bool, bits: int, method: str = "minmax"
+    weights: np.ndarray, axis: int, *, per_channel: bool, bits: int, method: str = "minmax", least: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Symmetric integer codes of weights.
 
@@ -33,6 +33,7 @@ def weight_codes(
         bits: 8 (codes -127..127), or 7 where the kernel would saturate (-64..64, as ONNX Runtime's reduce_range has it).
         method: `minmax`: the largest weight has the largest code. `mse`: of a grid of clipped ends, the one whose squared error
             over the channel is least; never worse than `minmax` in that.
+        least: where given, the least scale that each output channel may have, float32; one for all has the largest of them.
 
     Returns:
         (codes, scale): whole numbers as float32 of the weights' shape, and float32 that broadcasts with them.
@@ -44,6 +45,10 @@ def weight_codes(
     scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(1), scale)
     if method == "mse":
         scale = _least_error(weights, scale, others, limit)
+    if least is not None:
+        shape = [1] * weights.ndim
+        shape[axis] = -1
+        scale = np.maximum(scale, least.reshape(shape) if per_channel else least.max())
     return np.clip(np.rint(weights / scale), -limit, limit), scale
 
 

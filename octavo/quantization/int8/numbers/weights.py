@@ -83,8 +83,8 @@ def bias_of(node: ir.Node) -> np.ndarray | None:
     return ir.convenience.get_const_tensor(node.inputs[2]).numpy().reshape(-1)
 
 
-def codes_of(node: ir.Node, *, per_channel: bool, bits: int, method: str = "minmax") -> Codes:
-    """Rounded to nearest, bias untouched; arguments as in `weight_codes`."""
+def codes_of(node: ir.Node, *, per_channel: bool, method: str = "minmax", least: np.ndarray | None = None) -> Codes:
+    """Rounded to nearest, bias untouched; arguments as in `weight_codes`, of 8 bits."""
     weights, axis = weights_of(node), channel_axis(node)
-    codes, scale = weight_codes(weights, axis, per_channel=per_channel, bits=bits, method=method)
+    codes, scale = weight_codes(weights, axis, per_channel=per_channel, bits=8, method=method, least=least)
     return Codes(codes.astype(np.int8), scale.reshape(-1), axis, bias_of(node))

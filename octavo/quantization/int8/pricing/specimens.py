@@ -127,7 +127,7 @@ def variants_of(units: Mapping[str, Unit], opsets: Mapping[str, int]) -> tuple[V
     for unit in members:
         if unit.kind in BOUNDED:
             scales[(unit.inner or unit.outputs)[0].name] = QParams.spanning(*BOUNDED[unit.kind])
-    codes = {unit.main.name: codes_of(unit.main, per_channel=True, bits=8) for unit in members if unit.kind == "linear"}
+    codes = {unit.main.name: codes_of(unit.main, per_channel=True) for unit in members if unit.kind == "linear"}
     int8_graph = ir.to_proto(write_qdq(_model(integer, opsets), members, set(members), scales, codes)).graph
     _drop_last_dequantize(int8_graph)
     ranks = [0 if branch.units[-1].writes_float else len(value.shape) for branch in plain for value in branch.outputs]

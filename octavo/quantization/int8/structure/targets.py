@@ -3,15 +3,15 @@
 | target | runs on | activations | weights | Q/DQ |
 |---|---|---|---|---|
 | `cpu` | ONNX Runtime on x86 with VNNI | uint8 affine | int8 | around every integer kernel |
-| `cpu-no-vnni` | the same without VNNI | uint8 affine | 7 bits | the same |
+| `cpu-no-vnni` | the same without VNNI | uint8 affine | int8, of which 16 bits hold two products | the same |
 | `arm` | ONNX Runtime on ARM64, XNNPACK | int8 affine | int8 | the same |
 | `openvino` | OpenVINO on x86 | uint8 affine | int8 | before the inputs of quantizable operators |
 | `tensorrt` | TensorRT on NVIDIA GPUs | int8, zero point 0 | int8 | the same, one input of a residual Add |
 
 Sources:
 
-- x86: uint8 x int8 is the pair of `vpdpbusd`; `vpmaddubsw`, which stands in for it, saturates in int16 unless weights have 7 bits
-  (onnxruntime #5849, #6004, #14642).
+- x86: uint8 x int8 is the pair of `vpdpbusd`; `vpmaddubsw`, which stands in for it, saturates in int16 (onnxruntime #5849, #6004,
+  #14642).
 - ARM64: MLAS has kernels of its own for int8 x int8 (SDOT, and SMULL where there is no dot product) and flips the sign of uint8
   activations on cores without the dot product at run time (onnxruntime pull requests #9902, #9961); its depthwise and indirect
   convolutions take int8 as it is (#9655, #9772). Zero points of activations go into column sums that are packed with the weights:
@@ -41,7 +41,7 @@ class Target:
         layout: `kernels`: Q/DQ around all that ONNX Runtime has integer kernels for; `inputs`: before quantizable operators.
         signed: activations' codes are int8, not uint8.
         symmetric: activations' zero point is the middle code, whatever the recipe says.
-        weight_bits: 8, or 7 where products of 8 bits saturate.
+        saturates: kernels add two products in 16 bits, which weights leave room for (`numbers.sums16`).
         reads: with layout `inputs`: the kinds of unit, beside the weighted ones, whose inputs are quantized.
         both: with layout `inputs`: an Add takes Q/DQ at both inputs; else at the one that no layer before it could fuse with.
         depthwise: with layout `inputs`: what only depthwise Convs read may have a scale for each channel.
@@ -54,7 +54,7 @@ class Target:
     layout: Literal["kernels", "inputs"] = "kernels"
     signed: bool = False
     symmetric: bool = False
-    weight_bits: int = 8
+    saturates: bool = False
     reads: frozenset[str] = frozenset()
     both: bool = True
     depthwise: bool = False
@@ -69,7 +69,7 @@ _POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
 _BEFORE_INPUTS = {"layout": "inputs", "map_methods": ("mse", "percentile"), "percentile": 99.99}
 TARGETS = {
     "cpu": Target(runs_here=True),
-    "cpu-no-vnni": Target(weight_bits=7, runs_here=True),
+    "cpu-no-vnni": Target(saturates=True, runs_here=True),
     "arm": Target(signed=True),
     # What carries values on is quantized before it: the values behind it are codes already, and need no Q.
     "openvino": Target(**_BEFORE_INPUTS, reads=CARRIERS | _POOLS | {"Add", "Concat"}, depthwise=True, channels_last=True),
