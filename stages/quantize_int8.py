@@ -19,14 +19,13 @@ from octavo.images.purpose import calibration_images, chosen_images
 from octavo.layout import MODEL, calibration_dir, variant_dir
 from octavo.manifest import as_exported, block_hash, model_bytes, read_manifest, write_manifest
 from octavo.params import load_model
-from octavo.params.grammar import Detection
 from octavo.progress import say, working
 from octavo.quantization.decisions import left_out, summary
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.report import markdown
 from octavo.quantization.select import asked
 from octavo.quantization.verification import verified
-from octavo.tasks.detection import row_reader
+from octavo.tasks.detection import readers_of
 from octavo.tasks.outputs import class_axis
 
 # Calibration images for what the statistics do not know: tensors that exact rewriting made or scaled.
@@ -54,10 +53,9 @@ def main() -> None:
         [(item.name, feeds(tensor)) for item, tensor in chosen_images(spec, files, where, items)]
         for files in (statistics.files("files")[:CALIBRATION], statistics.files("held_out"))
     )
-    # Of a graph that is cut before its own suppression, decoders know no outputs.
-    detects = isinstance(spec.task, Detection) and model is original
-    boxes = row_reader(spec.task, feeds.image, spec.input.layout) if detects else None
-    images = Images([fed for _, fed in counted], [fed for _, fed in held_out], boxes, together=spec.task.name == "embedding")
+    cut = [value.name for value in model.graph.outputs] != [value.name for value in original.graph.outputs]
+    readers = readers_of(spec.task, feeds.image, spec.input.layout, cut=cut)
+    images = Images([fed for _, fed in counted], [fed for _, fed in held_out], *readers, together=spec.task.name == "embedding")
 
     with working(f"quantizing {chosen.model}"):
         static = quantize_static(model, statistics, recipe, images)

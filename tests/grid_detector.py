@@ -11,7 +11,7 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 from PIL import Image
 
-__all__ = ["BINS", "CELL", "NAMES", "grid_detector", "write_squares"]
+__all__ = ["BINS", "CELL", "NAMES", "grid_detector", "pair_detector", "write_squares"]
 
 CELL = 8
 NAMES = ("red", "green")
@@ -72,6 +72,43 @@ def grid_detector(*, blind: bool = False, size: int | None = None, raw: bool = F
         [onh.from_array(value, name) for name, value in tensors.items()],
     )
     model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
+
+
+def pair_detector(size: int) -> onnx.ModelProto:
+    """The same detector with `boxes`, 1 x cells x 4 corners in pixels, and `scores`, 1 x cells x 2, which its graph decodes."""
+    model = grid_detector(size=size)
+    graph = model.graph
+    # The distances' softmax is a half of the first two bins: half a cell to each side.
+    levels = [[np.mgrid[: size // stride, : size // stride][::-1].reshape(2, -1).T, stride] for stride in (8, 16, 32)]
+    centres = np.concatenate([(grid + 0.5) * stride for grid, stride in levels])
+    signs = np.float32([-1, -1, 1, 1])
+    tensors = {
+        "by_side": np.int64([0, -1, 4, BINS]),
+        "bins": np.arange(BINS, dtype=np.float32)[:, None],
+        "sides": np.int64([0, -1, 4]),
+        "ways": signs * np.concatenate([np.full((len(grid), 1), stride) for grid, stride in levels]).astype(np.float32),
+        "centres": np.tile(centres, 2).astype(np.float32),
+    }
+    node = oh.make_node
+    graph.node.extend(
+        [
+            node("Concat", [f"score{stride}" for _, stride in levels], ["scores"], "scores", axis=1),
+            node("Concat", [f"distance{stride}" for _, stride in levels], ["distances"], "distances", axis=1),
+            node("Reshape", ["distances", "by_side"], ["distances4"], "distances4"),
+            node("Softmax", ["distances4"], ["shares"], "shares", axis=3),
+            node("MatMul", ["shares", "bins"], ["expected"], "expected"),
+            node("Reshape", ["expected", "sides"], ["cells"], "cells"),
+            node("Mul", ["cells", "ways"], ["reach"], "reach"),
+            node("Add", ["reach", "centres"], ["boxes"], "boxes"),
+        ]
+    )
+    graph.initializer.extend(onh.from_array(value, name) for name, value in tensors.items())
+    del graph.output[:]
+    graph.output.extend(
+        oh.make_tensor_value_info(name, 1, ["batch", len(centres), columns]) for name, columns in (("boxes", 4), ("scores", 2))
+    )
     onnx.checker.check_model(model)
     return model
 

@@ -18,7 +18,7 @@ from octavo.graph.inspect import image_input
 from octavo.graph.io import load, save
 from octavo.params.grammar import Detection, Int8, OnnxSource
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.tasks.detection import row_reader
+from octavo.tasks.detection import readers_of
 
 # As the stages have them: `calibrate.held_out`, and the images for tensors that statistics do not know.
 HELD_OUT, CALIBRATION = 16, 32
@@ -42,8 +42,8 @@ def quantize(work: str, arrays: str, task: str, int8: str, out: str) -> None:
     held_out = [feed for place, feed in enumerate(feeds) if _held_out(place)]
     counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
     recipe = Int8.model_validate_json(int8).of_task(task)
-    boxes = row_reader(Detection(name="detection"), image_input(graph, None).name) if task == "detection" else None
-    images = Images(counted[:CALIBRATION], held_out[:HELD_OUT], boxes, together=task == "embedding")
+    readers = readers_of(Detection(name="detection") if task == "detection" else None, image_input(graph, None).name)
+    images = Images(counted[:CALIBRATION], held_out[:HELD_OUT], *readers, together=task == "embedding")
     save(quantize_static(graph, statistics, recipe, images).model, out)
 
 

@@ -65,12 +65,14 @@ class Images:
         calibration: feeds of images that the statistics were made from.
         held_out: feeds of images that they were not made from.
         boxes: of a detector, what reads the graph's outputs as boxes: it is judged by these then (`noise.objects`).
+        candidates: of a detector, what reads what its own suppression chooses among.
         together: vectors are compared as wholes (`noise.judge.HeadJudge`), as those of `task: embedding` are.
     """
 
     calibration: Sequence[Feeds]
     held_out: Sequence[Feeds]
     boxes: BoxReader | None = None
+    candidates: BoxReader | None = None
     together: bool = False
 
 
@@ -93,12 +95,13 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     """
     check_float(model, QuantizationError)
     statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
-    apart = WithoutSuppression.of(model)
+    detects = images is not None and images.candidates is not None
+    # A detector is judged by the boxes that suppression chooses among: what it has chosen has no places.
+    apart = WithoutSuppression.of(model, 1) if detects else WithoutSuppression.of(model)
     if apart is None:
         return _quantized(model, statistics, recipe, images)
     if images is not None:
-        # Such outputs are not read as boxes: the graph has chosen among them.
-        images = replace(images, boxes=None)
+        images = replace(images, boxes=images.candidates)
     recipe = recipe.model_copy(update={"keep_float": apart.asked(recipe.keep_float)})
     result = _quantized(apart.part, statistics, recipe, images)
     return replace(result, model=apart.restored(result.model), decisions=apart.decided(result.decisions, TAIL))

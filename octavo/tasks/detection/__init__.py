@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +30,14 @@ from octavo.tasks.detection import (
     yolox,
 )
 from octavo.tasks.detection.boxes import Boxes, suppressed
+from octavo.tasks.detection.candidates import Candidates
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILIES", "Boxes", "Family", "Reading", "detect", "family_of", "row_reader"]
+__all__ = ["FAMILIES", "Boxes", "Family", "Reading", "RowReader", "detect", "family_of", "readers_of", "row_reader"]
+
+# From one image's outputs, and what was fed for them, to (corners n x 4, scores n x c); None where they are no rows.
+RowReader = Callable[[Outputs, Mapping[str, np.ndarray]], Rows | None]
 
 # The first that fits is taken: layouts that follow from the input's size come before those of any number of rows.
 FAMILIES = {
@@ -141,9 +146,7 @@ def detect(outputs: Outputs, family: Family, frame: Frame, task: Detection) -> B
     return kept.on_photo(frame)
 
 
-def row_reader(
-    task: Detection, image_input: str, layout: str = "nchw"
-) -> Callable[[Outputs, Mapping[str, np.ndarray]], Rows | None]:
+def row_reader(task: Detection, image_input: str, layout: str = "nchw") -> RowReader:
     """What reads one network's outputs as rows of boxes and scores, of every place that it has, before any suppression.
 
     Args:
@@ -159,8 +162,7 @@ def row_reader(
     reading = Reading(task.decoder)
 
     def read(outputs: Outputs, feeds: Mapping[str, np.ndarray]) -> Rows | None:
-        shape = feeds[image_input].shape
-        size = shape[1:3] if layout == "nhwc" else shape[2:4]
+        size = _size(feeds[image_input], layout)
         try:
             family = reading.of(size, outputs)
         except DataError:
@@ -171,6 +173,41 @@ def row_reader(
         return family.rows(outputs, size) if family.rows else None
 
     return read
+
+
+def readers_of(
+    task: Any, image_input: str, layout: str = "nchw", *, cut: bool = False
+) -> tuple[RowReader | None, RowReader | None]:
+    """What reads a graph's outputs as rows (`row_reader`), and what reads what its own suppression chooses among.
+
+    The latter, of the graph cut before it, reads boxes and scores, or one tensor of both as a family writes it; None where the
+    first outputs, FP32's, are neither.
+
+    Args:
+        task: of any kind; both are None where it is no detection.
+        image_input: the graph's input that takes the image.
+        layout: of that input, `nchw` or `nhwc`.
+        cut: the outputs are not the file's: it ends in a custom operator, and these are what it reads.
+    """
+    if not isinstance(task, Detection):
+        return None, None
+    whole = row_reader(Detection(name="detection"), image_input, layout)
+    told: list[Candidates | None] = []
+
+    def candidates(outputs: Outputs, feeds: Mapping[str, np.ndarray]) -> Rows | None:
+        if not told:
+            told.append(Candidates.told(outputs, _size(feeds[image_input], layout)))
+        if told[0] is not None:
+            return told[0].rows(outputs)
+        # Scores alone look like rows of some families.
+        several = sum(value.size > max(value.shape, default=0) for value in outputs.values()) > 1
+        return None if several else whole(outputs, feeds)
+
+    return candidates if cut else row_reader(task, image_input, layout), candidates
+
+
+def _size(image: np.ndarray, layout: str) -> Size:
+    return image.shape[1:3] if layout == "nhwc" else image.shape[2:4]
 
 
 def _shapes(outputs: Outputs, size: Size) -> str:
