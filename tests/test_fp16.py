@@ -264,12 +264,19 @@ def test_generators_without_a_float16_kernel_are_cast_behind():
     assert precision(result) == {"eye": "float", "mm": "fp16"}
 
 
-def test_layer_normalisation_keeps_its_float32_statistics_and_a_tiny_epsilon_keeps_the_node():
-    weights = {"s": np.ones(8, np.float32)}
-    for epsilon, expected in ((1e-5, "fp16"), (1e-12, "float")):
-        nodes = [node("LayerNormalization", ["x", "s"], ["y", "mean"], "norm", epsilon=epsilon)]
-        result = check(build(nodes, {"x": [2, 8]}, {"y": [2, 8], "mean": [2, 1]}, weights), {"x": image(2, 8)})
-        assert precision(result) == {"norm": expected}
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-12])
+def test_layer_normalisation_keeps_its_float32_statistics_to_which_its_epsilon_is_added(epsilon):
+    """transformers' ViT and BEiT have 1e-12; a row of zeros and one of values whose squares float16 has not are divided by it."""
+    nodes = [node("LayerNormalization", ["x", "s"], ["y", "mean"], "norm", epsilon=epsilon)]
+    rows = np.stack([image(8), 1e-4 * image(8), np.zeros(8, np.float32)])
+    result = check(build(nodes, {"x": [3, 8]}, {"y": [3, 8], "mean": [3, 1]}, {"s": np.ones(8, np.float32)}), {"x": rows})
+    assert precision(result) == {"norm": "fp16"}
+
+
+def test_a_tiny_epsilon_of_float16_keeps_a_norm():
+    weights = {"s": np.ones(2, np.float32), "b": np.zeros(2, np.float32)}
+    nodes = [node("InstanceNormalization", ["x", "s", "b"], ["y"], "norm", epsilon=1e-12)]
+    assert precision(check(build(nodes, {"x": [1, 2, 8]}, {"y": [1, 2, 8]}, weights), {"x": image(1, 2, 8)})) == {"norm": "float"}
 
 
 def test_a_divisor_kept_from_zero_by_a_tiny_constant_stays_float32_as_a_whole():

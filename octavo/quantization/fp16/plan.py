@@ -144,7 +144,7 @@ def _own_fault(node: ir.Node) -> str:
     if node.op_type == "MeanVarianceNormalization":
         return "its epsilon is 1e-9, zero in float16"
     epsilon = node.attributes.get("epsilon")
-    if epsilon is not None and 0 < float(epsilon.value) < SMALLEST:
+    if epsilon is not None and 0 < float(epsilon.value) < SMALLEST and not _has_float32_statistics(node):
         return f"its epsilon is {float(epsilon.value):.3g}, zero in float16"
     if node.op_type not in ("Constant", "ConstantOfShape") and any(map(_is_float_tensor, node.attributes.values())):
         return "it has a float32 tensor as an attribute"
@@ -154,6 +154,12 @@ def _own_fault(node: ir.Node) -> str:
     if node.op_type == "Constant":
         return "a constant that is a graph output"
     return ""
+
+
+def _has_float32_statistics(node: ir.Node) -> bool:
+    """Whether a norm's variance, and with it the epsilon, is of float32 whatever its input is (`stash_type`)."""
+    stash = node.attributes.get("stash_type")
+    return node.op_type == "LayerNormalization" and (stash is None or int(stash.value) == ir.DataType.FLOAT)
 
 
 def _is_float_tensor(attribute: ir.Attr) -> bool:
