@@ -787,6 +787,23 @@ def test_stretches_are_told_apart_where_something_is_found():
     assert len(in_float) < 10
 
 
+def test_where_no_sample_shows_anything_a_warning_says_so():
+    """Of a mask of 6e-6 float16 loses a lot, and all nodes before it go back, though nobody would see what they lose."""
+    nodes = [
+        node("Add", ["x", "far"], ["u"], "up"),
+        node("Sub", ["u", "far"], ["d"], "down"),
+        node("Sigmoid", ["d"], ["y"], "mask"),
+    ]
+    model = build(nodes, {"x": [1, 64]}, {"y": [1, 64]}, {"far": np.float32(200)})
+    empty, full = np.linspace(-13, -12, 64, dtype=np.float32)[None], np.linspace(-2, 2, 64, dtype=np.float32)[None]
+    result = quantize_fp16(model, samples=[{"x": empty}, {"x": empty - 1}])
+    assert precision(result) == {"up": "float", "down": "float", "mask": "float"}
+    assert "no more than 6.1e-06 at 'y' on all samples" in result.warnings[0]
+    assert len(result.warnings) == 1
+    assert not quantize_fp16(model, samples=[{"x": empty}, {"x": full}]).warnings
+    assert not quantize_fp16(model, samples=[{"x": 0 * empty}]).warnings
+
+
 def test_of_several_outputs_each_must_be_quiet_enough():
     parts = [Stretch(("a",), {"y": 1.0, "z": 0.0}), Stretch(("b",), {"y": 0.0, "z": 0.5}), Stretch(("c",), {"y": 0.01, "z": 0.01})]
     assert [part.nodes for part in loudest(parts, {"y": 1.01, "z": 0.51}, 0.1)] == [("a",), ("b",)]

@@ -22,7 +22,7 @@ from octavo.quantization.fp16.plan import Faults
 from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.fp16.watched import pooled, watched
-from octavo.quantization.fp16.weights import LARGEST
+from octavo.quantization.fp16.weights import LARGEST, NORMAL
 from octavo.quantization.select import select
 from octavo.runtime.tensors import drop_unneeded, float_activations, read_tensors
 
@@ -80,10 +80,12 @@ def quantize_fp16(
     kept = {name: f"keep_float: {pattern}" for name, pattern in select(keep_float_patterns, nodes).items()}
     # Reasons are tried before any run: an already quantized model or a broken weight shows here.
     convert(reference, keep_io=keep_io, keep_float=kept)
-    kept = _overflowing(reference, feeds, keep_io=keep_io) | kept
+    reached = reach(reference, feeds)
+    kept = _overflowing(reference, reached, keep_io=keep_io) | kept
 
     proof = _Proof.of(reference, feeds, keep_io=keep_io)
     parts: list[Stretch] | None = None
+    missed: dict[str, None] = {}
     best: tuple[Fp16Result, dict[str, Loss]] | None = None
     for _ in range(ROUNDS + 1):
         result = proof.convert(kept)
@@ -91,6 +93,7 @@ def quantize_fp16(
         if best is None or _worst(losses) > _worst(best[1]):
             best = result, losses
         failing = {name: loss for name, loss in losses.items() if loss.sqnr_db < ENOUGH_DB}
+        missed |= dict.fromkeys(failing)
         if not failing:
             break
         if ruined := [name for name, loss in failing.items() if loss.broken]:
@@ -108,7 +111,7 @@ def quantize_fp16(
     _require_finite([name for name, loss in losses.items() if loss.broken])
     _require_finite(_broken_as_deployed(reference, result.model, feeds))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
-    return Fp16Result(result.model, result.decisions, measured, _too_far(measured))
+    return Fp16Result(result.model, result.decisions, measured, [*_faint(missed, reached), *_too_far(measured)])
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,16 @@ def _too_far(measured: Mapping[str, float]) -> list[str]:
     ]
 
 
+def _faint(missed: Iterable[str], reached: Mapping[str, float]) -> list[str]:
+    """Of outputs that fell short: those at which all samples are below what float16 has all digits of, a mask of nothing."""
+    return [
+        f"FP32 itself puts out no more than {reached[name]:.2g} at {name!r} on all samples, and nodes stay float32 for the digits "
+        "of that; if it finds nothing there, take images on which it finds something, or correct `input:` (scale, mean, std)"
+        for name in missed
+        if 0 < reached.get(name, 0.0) < NORMAL
+    ]
+
+
 def _broken_as_deployed(reference: ir.Model, half: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
     """Outputs that break as they will be deployed: ONNX Runtime's optimizer may trip over what ran without it."""
     try:
@@ -262,8 +275,7 @@ def _require_finite(names: Iterable[str]) -> None:
         )
 
 
-def _overflowing(reference: ir.Model, feeds: list[dict[str, np.ndarray]], *, keep_io: bool) -> dict[str, str]:
-    reached = reach(reference, feeds)
+def _overflowing(reference: ir.Model, reached: Mapping[str, float], *, keep_io: bool) -> dict[str, str]:
     if not keep_io:
         for value in (*reference.graph.inputs, *reference.graph.outputs):
             if reached.get(value.name or "", 0.0) > LARGEST:

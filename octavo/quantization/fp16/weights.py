@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 
-__all__ = ["LARGEST", "SMALLEST", "is_dead_weight", "to_half", "weight_fault"]
+__all__ = ["LARGEST", "NORMAL", "SMALLEST", "is_dead_weight", "to_half", "weight_fault"]
 
 LARGEST = 65504.0
 SMALLEST = 2.0**-24
+NORMAL = 2.0**-14
 # Relative L2 error from which a tensor counts as damaged. Rounding of normal numbers stays below 2^-11; four times that is
 # only reached where a notable share of the tensor is subnormal or becomes zero.
 DAMAGE = 2.0**-9
