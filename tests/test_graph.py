@@ -732,6 +732,7 @@ def test_what_is_quantized_already_is_refused(body, expected):
         ("f = Cast<to = 1>(codes) m = Mul(f, scale) y = MatMul(x, m)", "weights of MatMul 'without a name' are codes of 8 bits"),
         ("m = Cast<to = 1>(half) y = MatMul(x, m)", "weights of MatMul 'without a name' are float16"),
         ("h = Cast<to = 10>(x) m = MatMul(h, half) y = Cast<to = 1>(m)", "weights of MatMul 'without a name' are float16"),
+        ("m = Cast<to = 1>(brain) y = MatMul(x, m)", "weights of MatMul 'without a name' are bfloat16"),
         # An image of bytes, a grid of places, and a kernel of whole numbers are FP32 networks' own.
         ("f = Cast<to = 1>(codes) m = Mul(f, scale) y = Add(x, m)", ""),
         ("f = Cast<to = 1>(codes) y = MatMul(x, f)", ""),
@@ -741,7 +742,8 @@ def test_what_is_quantized_already_is_refused(body, expected):
 def test_layers_with_rounded_weights_are_refused(made, says):
     model = text(
         f"""<ir_version: 8, opset_import: ["": 18]> g (float[2, 2] x) => (float[2, 2] y)
-        <int8[2, 2] codes = {{1, -2, 3, 127}}, float scale = {{0.1}}, float16[2, 2] half = {{1, 2, 3, 4}}> {{ {made} }}"""
+        <int8[2, 2] codes = {{1, -2, 3, 127}}, float scale = {{0.1}}, float16[2, 2] half = {{1, 2, 3, 4}},
+        bfloat16[2, 2] brain = {{1, 2, 3, 4}}> {{ {made} }}"""
     )
     if not says:
         check_weights(model)

@@ -26,6 +26,7 @@ _MIXED = frozenset({"MatMulIntegerToFloat"})
 _CARRIES = MOVES | {"MaxPool", "Pad"}
 _WEIGHTS = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
 _EIGHT = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _SIXTEEN = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 
 
@@ -119,7 +120,7 @@ def check_weights(model: ir.Model) -> None:
 
     1. Codes of 8 bits that Cast and Mul bring back to float: as operators they are arithmetic that any network may have, as weights
        of a layer they are INT8.
-    2. float16, whether the layer computes in it or a Cast restores them.
+    2. float16 and bfloat16, whether the layer computes in it or a Cast restores them.
 
     Call it before constants are folded, which hides the first, and after it, which shows the weights that a Cast rounds.
 
@@ -139,17 +140,18 @@ def check_weights(model: ir.Model) -> None:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise SourceError(
             f"the graph is quantized already: weights of {node.op_type} {node.name or 'without a name'!r}{more} are {kind}",
-            "give the FP32 model that it was made from (`source.file`); everything here starts from FP32",
+            "give the FP32 model that it was made from (`source.file`); everything here starts from FP32. Where a network was "
+            "trained in half precision, export it with weights of float32 (`model.float()`)",
         )
 
 
 def _rounded(value: ir.Value | None) -> str:
-    """`float16`, or `codes of 8 bits`, where a layer's constant operand is stored in them; else ""."""
+    """`float16`, `bfloat16`, or `codes of 8 bits`, where a layer's constant operand is stored in them; else ""."""
     weights = stored_in(value)
     if weights is None:
         return ""
-    if weights.dtype == ir.DataType.FLOAT16:
-        return "float16"
+    if weights.dtype in _HALF:
+        return type_name(weights.dtype)
     return "codes of 8 bits" if weights.dtype in _EIGHT and _scaled(value) else ""
 
 
