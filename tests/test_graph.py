@@ -358,6 +358,23 @@ def test_clean_refuses_an_invalid_graph():
         clean(model, 18)
 
 
+def test_an_input_without_shape_is_refused_with_what_it_lacks():
+    """ONNX Runtime takes it: neither `input.name` nor another export of the same kind would help."""
+    proto = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Relu", ["image"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("image", TensorProto.FLOAT, None)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 4])],
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=8,
+    )
+    for look in (lambda model: clean(model, 18), image_input):
+        with pytest.raises(SourceError, match=r"input 'image' has no shape.*\n.*make_tensor_value_info\('image', 1"):
+            look(ir.from_proto(proto))
+
+
 @pytest.mark.parametrize(
     ("opset", "op"),
     [

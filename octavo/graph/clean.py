@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octavo.errors import SourceError
+from octavo.graph.inspect import check_ranks
 from octavo.graph.logs import captured_logs
 from octavo.graph.passes.cleaning.carried_shapes import CarriedShapesPass
 from octavo.graph.passes.cleaning.fold_constants import FoldConstantsPass
@@ -114,6 +115,7 @@ def _check(model: ir.Model, outputs: list[str | None]) -> None:
     """Refuse a graph that is not valid, or whose outputs are not called `outputs`."""
     if [value.name for value in model.graph.outputs] != outputs:
         raise SourceError(f"the outputs {outputs} cannot all be kept apart in the cleaned graph", "export it with fewer outputs")
+    check_ranks(model)
     try:
         common.CheckerPass()(model)
     except onnx.checker.ValidationError as error:

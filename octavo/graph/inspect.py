@@ -8,7 +8,7 @@ import onnx_ir as ir
 from octavo.errors import OctavoError, SourceError
 from octavo.graph.operators import MOVES
 
-__all__ = ["check_float", "check_supported", "custom_ops", "image_input", "quantized_nodes", "wide_pixels"]
+__all__ = ["check_float", "check_ranks", "check_supported", "custom_ops", "image_input", "quantized_nodes", "wide_pixels"]
 
 # Domains, besides ONNX's own, with kernels in every ONNX Runtime for CPUs.
 RUNTIME_DOMAINS = frozenset({"ai.onnx.ml", "com.microsoft"})
@@ -70,6 +70,22 @@ def check_supported(model: ir.Model) -> None:
     )
 
 
+def check_ranks(model: ir.Model) -> None:
+    """Refuse a graph with an input of which not even the number of dimensions is stated: ONNX Runtime takes it, ONNX does not.
+
+    Raises:
+        SourceError: naming the input.
+    """
+    for value in model.graph.inputs:
+        if value.shape is None and isinstance(value.type, ir.TensorType):
+            raise SourceError(
+                f"the input {value.name!r} has no shape in the file, not even a number of dimensions",
+                "export it again with one, or write one into the file: "
+                f"`onnx.helper.make_tensor_value_info({value.name!r}, 1, ['batch', 3, 'height', 'width'])` in place of it, numbers "
+                "where sizes are fixed",
+            )
+
+
 def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     """The graph input that takes the image: the named one, else the only 4-D float or uint8 one, else the only one of wide pixels.
 
@@ -77,7 +93,7 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     input that nothing reads but Casts to float, moved about before or not.
 
     Raises:
-        SourceError: no such input, or several without a name; the inputs are listed.
+        SourceError: no such input, several without a name, or one without a shape; the inputs are listed.
     """
     inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     listed = ", ".join(f"{value.name} {_described(value)}" for value in inputs) or "none"
@@ -100,6 +116,7 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
             f"the graph has no float input; its inputs: {listed}",
             "an image model takes a 4-D float or uint8 tensor, or int32 or int64 that only a Cast to float reads: export it so",
         )
+    check_ranks(model)
     images = [value for value in typed if value not in wide and value.shape is not None and len(value.shape) == 4] or wide
     if not images:
         raise SourceError(f"no input of the graph has four dimensions; its inputs: {listed}", "set `input.name` in params.yaml")
