@@ -159,6 +159,74 @@ class TestFamilies:
         assert family_of(dual, SMALL).name == "yolov8"
         assert decoded("yolov8", dual).classes.tolist() == [1]
 
+    @pytest.mark.parametrize("cells_first", [False, True])
+    @pytest.mark.parametrize("classes", [1, 4, 80])
+    def test_yolov8_s_boxes_and_scores_may_be_apart(self, cells_first, classes):
+        size = (128, 160)
+        rows = self.yolov8_rows(size, classes)
+        expected = decoded("yolov8", {"output0": rows}, size)
+        assert len(expected) == 1
+        parts = [rows[:, 4:], rows[:, :4]]
+        outputs = {name: part.swapaxes(1, 2) if cells_first else part for name, part in zip("ab", parts, strict=True)}
+        family = family_of(outputs, size)
+        assert (family.name, family.classes(outputs, size)) == ("yolov8-apart", classes)
+        np.testing.assert_array_equal(family.boxes(outputs, size, 0.5).xyxy, expected.xyxy)
+        # In shares of the image; four classes are told by the outputs' names then.
+        named = dict(zip(("scores", "boxes"), outputs.values(), strict=True))
+        extent = np.float32([160, 128, 160, 128])
+        named["boxes"] = named["boxes"] / (extent if cells_first else extent[:, None])
+        family = family_of(named, size)
+        assert family.name == "yolov8-apart-shares"
+        np.testing.assert_allclose(family.boxes(named, size, 0.5).xyxy, expected.xyxy, rtol=1e-5)
+
+    def yolov8_rows(self, size, classes):
+        """Boxes of 16 pixels at every cell, and an object at one."""
+        grid, step = centres(size, (8, 16, 32), 0.5)
+        rows = np.zeros((1, 4 + classes, len(grid)), np.float32)
+        rows[0, :2], rows[0, 2:4] = (grid * step).T, 16
+        rows[0, 3 + classes, 7] = 0.9
+        return rows
+
+    @pytest.mark.parametrize("form", ["parts", "logits", "joined", "last", "summed"])
+    def test_yolov8_s_levels_are_decoded(self, form):
+        size, classes = (64, 96), 3
+        generator = np.random.default_rng(0)
+        levels, corners, best = [], [], []
+        for stride in (32, 8, 16):
+            height, width = size[0] // stride, size[1] // stride
+            distances = generator.normal(0, 2, (1, 64, height, width)).astype(np.float32)
+            scores = generator.uniform(0, 0.2, (1, classes, height, width)).astype(np.float32)
+            scores[0, 1, 0, 1] = 0.8
+            levels.append([distances, scores])
+            weight = np.exp(distances.reshape(4, 16, height, width))
+            left, top, right, bottom = stride * (weight * np.arange(16)[:, None, None]).sum(1) / weight.sum(1)
+            x, y = (np.arange(width) + 0.5)[None] * stride, (np.arange(height) + 0.5)[:, None] * stride
+            corners.append(np.stack([x - left, y - top, x + right, y + bottom])[:, 0, 1])
+            best.append(0.8)
+        if form == "joined":
+            outputs = {f"{place}": np.concatenate([d, np.log(s / (1 - s))], 1) for place, (d, s) in enumerate(levels)}
+        else:
+            outputs = {f"{kind}{place}": value for place, pair in enumerate(levels) for kind, value in enumerate(pair)}
+        if form == "logits":
+            outputs = {name: np.log(v / (1 - v)) if v.shape[1] == classes else v for name, v in outputs.items()}
+        if form == "last":
+            outputs = {name: value.transpose(0, 2, 3, 1) for name, value in outputs.items()}
+        if form == "summed":
+            outputs |= {f"sum{place}": scores.sum(axis=1, keepdims=True) for place, (_, scores) in enumerate(levels)}
+        family = family_of(outputs, size)
+        assert (family.name, family.classes(outputs, size)) == ("yolov8-levels", classes)
+        found = family.boxes(outputs, size, 0.5)
+        assert found.classes.tolist() == [1, 1, 1]
+        np.testing.assert_allclose(found.scores, best, rtol=1e-5)
+        np.testing.assert_allclose(found.xyxy, np.stack([corners[1], corners[2], corners[0]]), rtol=1e-4)
+
+    def test_levels_of_anchors_are_none_of_yolov8_s(self):
+        """YOLOv5's last layers have 3 x 85 channels, coordinates around 0 among them."""
+        values = {
+            str(side): np.random.default_rng(side).normal(0, 1, (1, 255, side, side)).astype(np.float32) for side in (8, 4, 2)
+        }
+        assert not FAMILIES["yolov8-levels"].fits(values, (64, 64))
+
     @pytest.mark.parametrize(
         ("family", "rows", "column"),
         [

@@ -34,7 +34,10 @@ _STRETCH = {"rule": "stretch", **_PLAIN}
 _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     **{
         name: (_GREY, {}, "rgb", "YOLO networks of this layout take 0..1, letterboxed in grey")
-        for name in ("efficientnms", "yolov5", "yolov7-end2end", "yolov8", "yolov8-obb", "yolov8-rows", "yolov10")
+        for name in (
+            *("efficientnms", "yolov5", "yolov7-end2end", "yolov8", "yolov8-apart", "yolov8-levels", "yolov8-obb", "yolov8-rows"),
+            "yolov10",
+        )
     },
     **{
         name: ({**_GREY, "align": "top-left"}, {"scale": 1}, "bgr", "YOLOX takes BGR pixels 0..255, letterboxed at the top left")

@@ -26,6 +26,7 @@ from octavo.tasks.detection import (
     yolov5,
     yolov7,
     yolov8,
+    yolov8parts,
     yolov10,
     yolox,
 )
@@ -56,6 +57,8 @@ FAMILIES = {
         *yolov5.FAMILIES,
         *yolov8.FAMILIES,
         obb.FAMILY,
+        *yolov8parts.APART,
+        yolov8parts.LEVELS,
         yolox.FAMILY,
         *yolox.DECODED,
         *yolov8.ROWS,
