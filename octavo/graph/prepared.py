@@ -11,6 +11,7 @@ from octavo.graph.passes.affine.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.affine.fold_scale import FoldScalePass
 from octavo.graph.passes.affine.frozen_norm import FrozenNormPass
 from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
+from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_all_axes import PadAllAxesPass
 from octavo.graph.passes.cleaning.resize_all_axes import ResizeAllAxesPass
@@ -56,6 +57,8 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     OnePixelPass()(ready)
     # Before the sum in it goes into a Conv.
     HardSwishPass()(ready)
+    # Before what folds into it.
+    PlainGemmPass()(ready)
     # Each may stand behind the other.
     FoldScalePass()(ready)
     FrozenNormPass()(ready)
