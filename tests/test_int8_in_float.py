@@ -124,6 +124,15 @@ def test_a_file_that_runs_slower_than_fp32_computes_in_float_with_int8_weights(t
     assert CostTable.load(tmp_path / "costs.json").speeds == result.costs.speeds
 
 
+def test_where_16_bits_slow_it_the_warning_says_so(timed):
+    timed(0.7)
+    result = quantized(bits16=("r", "s"))
+    (warning,) = result.warnings(repair=True)
+    assert "INT8 ran at 0.70 times FP32's speed with `bits16`, around whose tensors layers compute in float" in warning
+    timed(1.5)
+    assert not quantized(bits16=("r", "s")).warnings(repair=True)
+
+
 def test_what_was_too_dear_in_int8_is_not_said_of_a_file_in_float(timed, monkeypatch):
     bound = quantized(fidelity=10.0).measured["all_int8_db"] + 2
     monkeypatch.setattr(static, "fidelity_of", lambda *_: bound)

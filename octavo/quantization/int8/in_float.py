@@ -28,6 +28,8 @@ __all__ = ["Served", "in_float", "name_of", "served_by", "speeds_of"]
 
 # Below this share of FP32's speed a file is slower; what lies between it and 1 may be the timer's noise.
 _SLOWER = 0.95
+# What slows a file with 16-bit codes, for which ONNX Runtime's CPU has no kernel.
+_SIXTEEN = " with `bits16`, around whose tensors layers compute in float between codes: fewer names there cost less"
 # FP32 that takes less (ms) is not timed: calls make most of it, and nobody waits for it.
 _LEAST = 1.0
 # What timing may take (s), and how often each is run.
@@ -87,6 +89,8 @@ def served_by(
             why = f"float ran at {rival_speed:.2f} times FP32's speed, INT8 at {speed:.2f}"
         elif speed < _SLOWER:
             why = f"INT8 ran at {speed:.2f} times FP32's speed"
+        if why and any(scale.zero_point.dtype == np.uint16 for scale in found.plan.scales.values()):
+            why += _SIXTEEN
     for layers in (_heavy(whole), stored, ()) if why else ():
         plan = in_float(draft, whole, why, layers)
         noise = judge.judge(draft.written(plan, judge.heads))
