@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from graphs import inferred, statistics_of
 from grid_detector import pair_detector
+from test_custom_ops import my_scale
 from test_int8_objects import SIDE, scene
 
 from octavo.graph.custom_ops import resolve
@@ -106,10 +107,10 @@ def feeds() -> list[dict[str, np.ndarray]]:
     return [{"image": scene(seed)} for seed in range(14)]
 
 
-def quantized(proto: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]):
+def quantized(proto: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], custom_ops: dict[str, str] | None = None):
     """As the stage does it."""
     whole = inferred(proto)
-    custom, _ = resolve(whole, {}, 18)
+    custom, _ = resolve(whole, custom_ops or {}, 18)
     part = custom.part(whole)
     cut = [value.name for value in part.graph.outputs] != [value.name for value in whole.graph.outputs]
     images = Images(feeds[:6], feeds[6:], *readers_of(Detection(name="detection"), "image", cut=cut))
@@ -131,6 +132,20 @@ def test_with_suppression_and_without_a_detector_is_quantized_alike(feeds, witho
     weights, others = ({name: v.const_value for name, v in r.model.graph.initializers.items()} for r in (without, result))
     for name, value in weights.items():
         np.testing.assert_array_equal(value.numpy(), others[name].numpy())
+
+
+def test_an_operator_with_a_body_amid_the_graph_leaves_its_outputs_boxes(feeds, without, tmp_path):
+    """Pixels are no less than 0, so that the operator changes nothing."""
+    model = pair_detector(SIDE)
+    for each in model.graph.node:
+        each.input[:] = ["scaled" if name == "image" else name for name in each.input]
+    model.graph.node.insert(0, node("MyScale", ["image"], ["scaled"], "scale", domain="acme", alpha=1.0))
+    model.graph.value_info.append(oh.make_tensor_value_info("scaled", 1, ["batch", 3, SIDE, SIDE]))
+    model.opset_import.append(oh.make_opsetid("acme", 1))
+    (tmp_path / "body.onnx").write_bytes(my_scale())
+    above = [{"image": np.maximum(feed["image"], 0)} for feed in feeds]
+    result = quantized(model, above, {"MyScale": str(tmp_path / "body.onnx")})
+    assert result.measured["expected_loss"] == pytest.approx(without.measured["expected_loss"], abs=2e-3)
 
 
 def cut_outputs(proto: onnx.ModelProto, names: list[str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
