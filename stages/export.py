@@ -21,7 +21,7 @@ from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.runtime.session import Session
 from octavo.sources import fetch
-from octavo.sources.checks import compare_with_file, compare_with_reference, refuse_mixed_batch
+from octavo.sources.checks import compare_at_another_size, compare_with_file, compare_with_reference, refuse_mixed_batch
 from octavo.sources.loaded import session_of
 from octavo.tasks.exported import as_read
 
@@ -68,6 +68,8 @@ def main() -> None:
         if fetched.reference is not None:
             hashed = [(item.sha256, tensor) for item, tensor in samples]
             made["torch"] = compare_with_reference(fetched.reference, hashed, outputs, folder, selecting=selecting)
+            if spec.source.dynamic_size:
+                made["notes"] += compare_at_another_size(fetched.reference, answer, tensors[0], selecting=selecting)
         image_input = fetched.input_name
         # The file is opened once more: what it was made of and checked with need not lie in memory beside that.
         del answer, fetched, session

@@ -20,7 +20,7 @@ from octavo.intake.described import described
 from octavo.params.grammar import Input, OnnxSource, TorchSource
 from octavo.runtime.session import Session
 from octavo.sources import fetch
-from octavo.sources.checks import compare_with_file
+from octavo.sources.checks import compare_at_another_size, compare_with_file
 from octavo.sources.loaded import session_of
 
 torch = pytest.importorskip("torch")
@@ -63,6 +63,24 @@ class Stuck(Net):
 class FixedBatch(Net):
     def forward(self, image):
         return super().forward(image.reshape(2, 3, 16, 16))
+
+
+class Shares(Net):
+    # In shares of an image whose sides tracing takes for constants.
+    def forward(self, image):
+        return super().forward(image) / (int(image.shape[2]) * int(image.shape[3]) / 1000)
+
+
+class Places(Net):
+    # A grid of the size that was traced.
+    def forward(self, image):
+        return self.stem(image) * torch.arange(int(image.shape[3]))
+
+
+class OwnSize(Net):
+    def forward(self, image):
+        assert image.shape[2:] == (64, 128)
+        return super().forward(image)
 
 
 class Named:
@@ -194,6 +212,35 @@ def test_height_and_width_may_stay_open(tmp_path, exporter, batch):
     truth = fetched.reference(wide)
     for name, got in zip(truth, session.run(list(truth), {"input": wide}), strict=True):
         np.testing.assert_allclose(got, truth[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("Net", []),
+        ("OwnSize", ["the torch module does not run at 32x96 (AssertionError)"]),
+        ("Shares", "the exported graph at 32x96 differs from the torch module"),
+        ("Places", "the exported graph does not run at 32x96, the torch module does"),
+    ],
+)
+def test_open_sides_are_held_against_the_module_at_another_size(tmp_path, entry, expected):
+    sample = np.random.default_rng(0).standard_normal((1, 3, 64, 128)).astype(np.float32)
+    chosen = source(entry=f"mynets:{entry}", dynamic_size=True, exporter="torchscript")
+    fetched = fetch(chosen, Input(size=(64, 128)), tmp_path, [sample])
+    session = Session(tmp_path / "model.onnx")
+
+    def run(image):
+        return session.run({"input": image})
+
+    np.testing.assert_allclose(run(sample)["output"], fetched.reference(sample)["output"], rtol=1e-4, atol=1e-5)
+    if isinstance(expected, str):
+        with pytest.raises(SourceError, match=expected) as refused:
+            compare_at_another_size(fetched.reference, run, sample)
+        assert "an entry of its own" in refused.value.mend
+        return
+    notes = compare_at_another_size(fetched.reference, run, sample)
+    assert len(notes) == len(expected)
+    assert all(part in note for part, note in zip(expected, notes, strict=True))
 
 
 def test_one_sample_is_enough_for_a_dynamic_batch(tmp_path):

@@ -217,6 +217,20 @@ class TestBadModels:
             "export", "weights.pth: the weights do not fit the module", "0.weight ([4, 3, 3, 3] in the file, [8, 3, 3, 3] in the"
         )
 
+    @pytest.mark.slow
+    def test_a_torch_module_whose_graph_of_open_sides_is_right_at_one_size_alone(self, project):
+        import torch
+
+        Path("network.py").write_text(
+            "import torch\n\nclass Net(torch.nn.Sequential):\n"
+            "    def forward(self, image):\n        return super().forward(image).mean((2, 3)) / int(image.shape[2])\n\n"
+            "def build():\n    return Net(torch.nn.Conv2d(3, 4, 3))\n"
+        )
+        torch.save(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)).state_dict(), "weights.pth")
+        source = {"kind": "torch", "entry": "network:build", "file": "weights.pth", "exporter": "torchscript"}
+        params(source=source | {"dynamic_size": True}, input={"size": [64, 64], "resize": {"rule": "stretch"}})
+        refuse("export", "the exported graph at 32x64 differs from the torch module", "`source.dynamic_size: false`")
+
 
 class TestBadImages:
     def test_truncated_under_both_policies(self, project):

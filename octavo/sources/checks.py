@@ -15,7 +15,7 @@ from octavo.params.preprocessing import Input
 from octavo.runtime.rows import matched_rows, rows_of
 from octavo.runtime.session import Session
 
-__all__ = ["compare_with_file", "compare_with_graph", "compare_with_reference", "refuse_mixed_batch"]
+__all__ = ["compare_at_another_size", "compare_with_file", "compare_with_graph", "compare_with_reference", "refuse_mixed_batch"]
 
 # Two implementations of FP32 round differently; a difference above this share of the largest output is a wrong export.
 TOLERANCE = 1e-3
@@ -23,6 +23,8 @@ TOLERANCE = 1e-3
 SAME_ROWS = 0.9
 # Images on which a source file is run beside the graph that was made of it.
 COMPARED = 2
+# Sides of a crop on which a graph of open height and width is run: what a network takes are multiples of its largest stride.
+STRIDE = 32
 # ONNX Runtime's names of types that a file may have pixels in, which are uint8 in the graph made of it (`onnx_file.cleaned`).
 _WIDE = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
 
@@ -61,6 +63,47 @@ def compare_with_reference(
     kept = {f"{digest}/{key}": value for (digest, _), truth in zip(samples, truths, strict=True) for key, value in truth.items()}
     np.savez_compressed(folder / TORCH_OUTPUTS, **kept)
     return found
+
+
+def compare_at_another_size(reference: Run, run: Run, tensor: np.ndarray, *, selecting: bool = False) -> list[str]:
+    """Hold a graph of open height and width against its torch module on a crop of an image.
+
+    What a forward computes of `x.shape` in Python (a grid, a scale to shares of the image, embeddings of places) tracing turns into
+    constants, and a graph with those of one size may run at others all the same.
+
+    Args:
+        reference: the torch module, as in `compare_with_reference`.
+        run: the graph.
+        tensor: a preprocessed image, 1 x channels x height x width.
+        selecting: as in `compare_with_reference`.
+
+    Returns:
+        A line that says why nothing was compared, where the module itself does not run on the crop; else nothing.
+
+    Raises:
+        SourceError: the graph does not run on it, or puts out something else than the module.
+    """
+    # Of another aspect ratio, too: height and width may have changed places.
+    rows, columns = (-(-round(side * share) // STRIDE) * STRIDE for side, share in zip(tensor.shape[2:], (0.5, 0.75), strict=True))
+    crop = np.ascontiguousarray(tensor[:, :, :rows, :columns])
+    if crop.shape == tensor.shape:
+        return []  # no larger than a stride
+    at = "x".join(map(str, crop.shape[2:]))
+    mend = (
+        "compute what depends on height and width with torch's operations on the input, try the other `source.exporter`, or set "
+        "`source.dynamic_size: false` and give each resolution an entry of its own in params.yaml"
+    )
+    try:
+        truth = reference(crop)
+    except Exception as error:
+        why = f"the torch module does not run at {at} ({type(error).__name__})"
+        return [f"height and width are open, and held against nothing: {why}"]
+    try:
+        found = run(crop)
+    except ModelRunError as error:
+        raise SourceError(f"the exported graph does not run at {at}, the torch module does: {error.problem}", mend) from error
+    _compared([truth], [found], (f"the exported graph at {at}", "the torch module"), mend, selecting=selecting)
+    return []
 
 
 def compare_with_graph(
