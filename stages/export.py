@@ -50,6 +50,7 @@ def main() -> None:
         refuse_fixed_sides(shape, spec.input, f"models.{chosen.model}.input")
         # Here, before hours of work, and again where they are measured: other settings of `benchmark` export nothing anew.
         refuse_untaken(spec, shape, [item for item, _ in samples], answer)
+        outputs = [session.run_finite(feeds(tensor), item.name) for item, tensor in samples]
         spec, refused = as_read(spec, fetched.model, answer)
         made = {
             "source": spec.source.recorded(),
@@ -57,7 +58,6 @@ def main() -> None:
             "input": block_hash(spec.input),
             "notes": [*fetched.notes, *feeds.told, *refused],
         }
-        outputs = [session.run_finite(feeds(tensor), item.name) for item, tensor in samples]
         selecting = selects(fetched.model)
         tensors = [tensor for _, tensor in samples]
         if not isinstance(shape[0], int):

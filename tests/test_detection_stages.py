@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 import yaml
 from conftest import ROOT, project_params
@@ -48,6 +50,7 @@ def refuse(stage: str, *parts: str) -> None:
     done = run_stage(stage, "--model", "small")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+    assert "RuntimeWarning" not in done.stderr
     for part in parts:
         assert part in done.stderr
 
@@ -167,6 +170,19 @@ def test_a_decoder_that_does_not_fit(project):
         refuse(stage, "`task.decoder: yolov8` reads 1 x (4 + c) x n", "score8 float32 [1, 64, 2]", "use nanodet, which would fit")
     params(task={"name": "detection", "decoder": "yolo9000"})
     refuse("quantize_int8", "there is no detector family 'yolo9000'")
+
+
+def test_boxes_that_are_infinite_are_refused_before_they_are_read(project):
+    table = np.full((1, 6, 84), 0.1, np.float32)
+    table[:, 2:4] = np.inf
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        flat (float[1, 3, 64, 64] image) => (float[1, 6, 84] rows) { mean = ReduceMean <keepdims = 0> (image)
+        rows = Add (mean, table) }"""
+    )
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    onnx.save(graph, project / "small.onnx")
+    refuse("export", "output 'rows' holds infinity")
 
 
 def test_class_names_that_do_not_fit(project):
