@@ -615,6 +615,32 @@ class TestFamilies:
         with pytest.raises(DataError, match=r"(?s)no detector family 'yolov7'.*one of: .*yolov8"):
             family_of(outputs, (640, 640), "yolov7")
 
+    @pytest.mark.parametrize(
+        ("guessed", "asked"),
+        [
+            ("yolov8-obb", "yolov8"),
+            ("yolov8", "yolov8-obb"),
+            ("yolov8-rows", "yolox-decoded"),
+            ("detr", "rtdetr"),
+            ("ssd-yx", "ssd"),
+        ],
+    )
+    def test_a_guess_by_values_is_overruled(self, guessed, asked):
+        """Of two families of one layout `task.decoder` takes the one that the values do not look like."""
+        size = (256, 256)
+        cell = grid("yolov8", size)["output"]
+        sure = np.full((1, 1, cell.shape[2]), 0.9, np.float32)
+        boxes = grid("yolonas", size)["boxes"] / 256
+        outputs = {
+            "yolov8-obb": {"rows": np.concatenate([cell, sure], axis=1)},
+            "yolov8": {"rows": cell},
+            "yolov8-rows": {"rows": cell.swapaxes(1, 2)},
+            "detr": {"logits": np.tile(np.float32([0, 0, 9]), (1, 100, 1)), "boxes": np.full((1, 100, 4), 0.5, np.float32)},
+            "ssd-yx": {"boxes": boxes[..., [1, 0, 3, 2]], "scores": np.tile(np.float32([0.9, 0.05, 0.05]), (1, boxes.shape[1], 1))},
+        }[guessed]
+        assert family_of(outputs, size).name == guessed
+        assert family_of(outputs, size, asked).name == asked
+
 
 def grid(name: str, size: tuple[int, int]) -> dict[str, np.ndarray]:
     """Outputs of a family in pixels, whose boxes lie near their cells; one cell has a score."""

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.errors import DataError
+from octavo.errors import DataError, ParamsError
 from octavo.evidence.bootstrap import paired
 from octavo.evidence.validation import Validation
-from octavo.images.dataset import Item
+from octavo.images.dataset import Item, refuse_other_names
 from octavo.images.feeds import Feeds
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input, Validate
@@ -241,6 +241,17 @@ class TestScore:
         assert {"ap.cat", "ap.owl"} <= set(score.metrics(score))
         assert DetectionScore.classes(named, self.right, (64, 64)).names == ("cat", "dog", "owl")
         assert DetectionScore.classes(TASK, self.right, (64, 64)).count == 3
+
+    def test_names_of_another_number_say_which_family_they_would_fit(self):
+        # The last class is sure of all cells: an angle by its values, a class by the names.
+        rows = np.tile(np.float32([30, 30, 8, 8, 0.1, 0.1, 0.9])[None, :, None], (1, 1, 84))
+        found = DetectionScore.classes(TASK.model_copy(update={"classes": ("cat", "dog", "owl")}), {"rows": rows}, (64, 64))
+        assert (found.family, found.count, found.rivals) == ("yolov8-obb", 2, ("yolov8",))
+        logits = {"logits": np.full((1, 100, 6), -5, np.float32), "pred_boxes": np.full((1, 100, 4), 0.5, np.float32)}
+        named = TASK.model_copy(update={"classes": ("cat", "dog", "owl", "cow", "hen")})
+        found = DetectionScore.classes(named, logits, (64, 64))
+        with pytest.raises(ParamsError, match=r"tells 6 apart \(outputs read as rtdetr\)\n.*`task.decoder` .*: detr would fit"):
+            refuse_other_names(found)
 
     def test_labels_that_count_the_background_must_be_named(self):
         outputs = {"boxes": np.array([[0, 0, 20, 20.0]]), "labels": np.array([1]), "scores": np.array([0.9])}

@@ -166,10 +166,10 @@ def refuse_other_names(classes: Classes) -> None:
     read = f" (outputs read as {classes.family})" if classes.family else ""
     for task, one in (("task", classes), *((f"task.heads.{head}", one) for head, one in classes.heads.items())):
         if one.names is not None and one.count not in (None, len(one.names)):
+            other = f", or say in `task.decoder` how the outputs are to be read: {' or '.join(one.rivals)} would fit these names"
             raise ParamsError(
                 f"`{task}.classes` names {len(one.names)} classes, the model tells {one.count} apart{read}",
-                "name all of them, in the model's order"
-                + (", or say in `task.decoder` how the outputs are to be read" if read else ""),
+                "name all of them, in the model's order" + (other if one.rivals else ""),
             )
 
 

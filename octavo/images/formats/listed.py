@@ -28,6 +28,7 @@ class Classes:
         names: in the order of the model's class index (`task.classes`); None where params.yaml does not give them.
         scored: whether labels are going to be scored, so that which class is which must be told and not guessed.
         family: of detectors that outputs were read as, whose layout says `count`; for errors.
+        rivals: families that fit these outputs, too, and tell as many classes apart as there are names, where `family` does not.
         heads: the same of each head, by its name, where a task has several.
     """
 
@@ -35,6 +36,7 @@ class Classes:
     names: tuple[str, ...] | None = None
     scored: bool = False
     family: str | None = None
+    rivals: tuple[str, ...] = ()
     heads: Mapping[str, Classes] = field(default_factory=dict)
 
     @property

@@ -35,7 +35,7 @@ from octavo.tasks.detection.candidates import Candidates
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILIES", "Boxes", "Family", "Reading", "RowReader", "detect", "family_of", "readers_of", "row_reader"]
+__all__ = ["FAMILIES", "Boxes", "Family", "Reading", "RowReader", "detect", "families_of", "family_of", "readers_of", "row_reader"]
 
 # From one image's outputs, and what was fed for them, to (corners n x 4, scores n x c); None where they are no rows.
 RowReader = Callable[[Outputs, Mapping[str, np.ndarray]], Rows | None]
@@ -73,6 +73,11 @@ FAMILIES = {
 }
 
 
+def families_of(outputs: Outputs, size: Size) -> list[Family]:
+    """All families that `task.decoder` may name for one image's outputs; `size` is (rows, columns) of the network's input."""
+    return [family for family in FAMILIES.values() if family.fits(outputs, size) or _allowed(family, outputs, size)]
+
+
 def family_of(outputs: Outputs, size: Size, asked: str = "auto") -> Family:
     """The family that one image's outputs are read as.
 
@@ -95,12 +100,17 @@ def family_of(outputs: Outputs, size: Size, asked: str = "auto") -> Family:
         )
     if asked not in FAMILIES:
         raise DataError(f"there is no detector family {asked!r}", f"use `task.decoder: auto`, or one of: {', '.join(FAMILIES)}")
-    if FAMILIES[asked] in fitting:
-        return FAMILIES[asked]
+    family = FAMILIES[asked]
+    if family in fitting or _allowed(family, outputs, size):
+        return family
     raise DataError(
-        f"`task.decoder: {asked}` reads {FAMILIES[asked].layout}; the graph puts out {_shapes(outputs, size)}",
+        f"`task.decoder: {asked}` reads {family.layout}; the graph puts out {_shapes(outputs, size)}",
         f"use {' or '.join(family.name for family in fitting)}, which would fit, or auto" if fitting else "check the export",
     )
+
+
+def _allowed(family: Family, outputs: Outputs, size: Size) -> bool:
+    return family.allows is not None and family.allows(outputs, size)
 
 
 class Reading:

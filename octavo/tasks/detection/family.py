@@ -49,6 +49,8 @@ class Family:
         networks: which networks are exported like this.
         layout: what the outputs look like, for messages; `c` is the number of classes.
         fits: whether one image's outputs look like that.
+        allows: whether they may, where `fits` also asks by values which of several families of one layout it is: a guess, which
+            `task.decoder` overrules; None where there is none.
         rows: one image's outputs as rows whose place does not depend on values: corners in input pixels n x 4, scores n x c; None
             where the graph puts out nothing but boxes that it has chosen.
         decode: one image's outputs to boxes in input pixels whose score is above a least one; needed where there are no `rows`, or
@@ -64,6 +66,7 @@ class Family:
     networks: str
     layout: str
     fits: Callable[[Outputs, Size], bool]
+    allows: Callable[[Outputs, Size], bool] | None = None
     rows: Callable[[Outputs, Size], Rows] | None = None
     decode: Callable[[Outputs, Size, float], Boxes] | None = None
     overlaps: bool = True

@@ -17,11 +17,14 @@ _LEAST, _MOST, _ROUNDED = -np.pi / 4, 3 * np.pi / 4, 0.1
 _SURE, _NEARLY = 0.25, 0.9
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:
+def _allows(outputs: Outputs, size: Size) -> bool:
     rows = only(outputs, 3)
-    if rows is None or rows.shape[2] != cells(size, _STRIDES) or rows.shape[1] < 6:
-        return False
-    return are_scores(rows[0, 4:-1]) and ends_in_angles(rows[0, 4:])
+    shaped = rows is not None and rows.shape[2] == cells(size, _STRIDES) and rows.shape[1] >= 6
+    return shaped and are_scores(rows[0, 4:-1])
+
+
+def _fits(outputs: Outputs, size: Size) -> bool:
+    return _allows(outputs, size) and ends_in_angles(only(outputs, 3)[0, 4:])
 
 
 def ends_in_angles(values: np.ndarray) -> bool:
@@ -45,6 +48,7 @@ FAMILY = Family(
     layout="1 x (4 + c + 1) x n: centre, size, class scores (0 to 1) and angle in radians at each of n cells; 1 x 20 x 21504 for "
     "1024x1024",
     fits=_fits,
+    allows=_allows,
     rows=_rows,
     classes=lambda outputs, _: only(outputs, 3).shape[1] - 5,
 )

@@ -101,6 +101,7 @@ FAMILY = Family(
     networks="RT-DETR, RT-DETRv2, D-FINE",
     layout="1 x k x 4 boxes (centre and size, 0 to 1) and 1 x k x c logits or scores, or both as 1 x k x (4 + c); k is 300",
     fits=_fits,
+    allows=_in_shares,
     decode=_decode,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1],
     overlaps=False,

@@ -12,7 +12,7 @@ from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input
-from octavo.tasks.detection import Reading, detect, family_of
+from octavo.tasks.detection import Reading, detect, families_of, family_of
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family
@@ -55,7 +55,10 @@ class DetectionScore:
             DataError: the outputs are of no known family.
         """
         family = family_of(outputs, size, task.decoder)
-        return Classes(family.classes(outputs, size) if family.classes else None, class_names(task), True, family.name)
+        names, count = class_names(task), family.classes(outputs, size) if family.classes else None
+        others = [] if names is None or count in (None, len(names)) else families_of(outputs, size)
+        rivals = tuple(other.name for other in others if other.classes and other.classes(outputs, size) == len(names))
+        return Classes(count, names, True, family.name, rivals=rivals)
 
     @property
     def family(self) -> Family | None:

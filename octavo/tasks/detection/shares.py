@@ -40,6 +40,14 @@ def in_both_units(family: Family) -> tuple[Family, Family]:
             return _chosen_in_shares(family.boxes(outputs, size, 0.0).xyxy)
         return are_even(_centres(family.rows(outputs, size)[0]))
 
+    allowed = family.allows or family.fits
+
+    def may_be_shares(outputs: Outputs, size: Size) -> bool:
+        """Whether boxes may be in shares though a grid's are not evenly spread: most are where shares are."""
+        if family.rows is None:
+            return told(outputs, size) is not False
+        return bool((np.abs(_centres(family.rows(outputs, size)[0])) <= _FAR).mean() > 0.5)
+
     def rows(outputs: Outputs, size: Size) -> Rows:
         corners, scores = family.rows(outputs, size)
         return corners * _extent(size).astype(corners.dtype), scores
@@ -51,12 +59,18 @@ def in_both_units(family: Family) -> tuple[Family, Family]:
     def tells(outputs: Outputs, size: Size) -> bool:
         return told(outputs, size) is not None
 
-    pixels = replace(family, fits=lambda outputs, size: family.fits(outputs, size) and told(outputs, size) is not True, tells=tells)
+    pixels = replace(
+        family,
+        fits=lambda outputs, size: family.fits(outputs, size) and told(outputs, size) is not True,
+        allows=lambda outputs, size: allowed(outputs, size) and told(outputs, size) is not True,
+        tells=tells,
+    )
     shares = replace(
         family,
         name=family.name + SUFFIX,
         layout=f"as {family.name}, with boxes in shares of the input (0 to 1)",
         fits=lambda outputs, size: family.fits(outputs, size) and told(outputs, size) is not False,
+        allows=lambda outputs, size: allowed(outputs, size) and may_be_shares(outputs, size),
         rows=rows if family.rows else None,
         decode=decode if family.decode else None,
         tells=tells,

@@ -85,6 +85,7 @@ _UPRIGHT = Family(
     networks="SSD, and face detectors of its kind",
     layout="1 x n x 4 boxes (corners, 0 to 1) and 1 x n x (1 + c) scores that sum to 1, the first that of the background",
     fits=_fits,
+    allows=lambda outputs, _: _is_decoded(outputs),
     rows=_rows,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
 )

@@ -40,19 +40,22 @@ def _scores(rows: np.ndarray, outputs: Outputs, size: Size) -> np.ndarray:
     return rows[0, 4 : rows.shape[1] - coefficients(outputs, size, rows.shape[1])]
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:
+def _allows(outputs: Outputs, size: Size) -> bool:
     rows = _output(outputs)
     wide = rows is not None and rows.shape[2] > rows.shape[1]
-    return _fits_on(outputs, size, (*_STRIDES, _TINY) if wide else _STRIDES)
+    return _allows_on(outputs, size, (*_STRIDES, _TINY) if wide else _STRIDES)
 
 
-def _fits_on(outputs: Outputs, size: Size, known: Sequence[Sequence[int]]) -> bool:
+def _fits(outputs: Outputs, size: Size) -> bool:
+    return _allows(outputs, size) and not ends_in_angles(_scores(_output(outputs), outputs, size))
+
+
+def _allows_on(outputs: Outputs, size: Size, known: Sequence[Sequence[int]]) -> bool:
     rows = _output(outputs)
     if rows is None or rows.shape[2] not in [cells(size, strides) for strides in known]:
         return False
     scores = _scores(rows, outputs, size)
-    found = len(scores) > 0 and are_scores(scores) and not ends_in_angles(scores)
-    return found and not are_key_points(rows[0, :2].T, scores.T)
+    return len(scores) > 0 and are_scores(scores) and not are_key_points(rows[0, :2].T, scores.T)
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:
@@ -65,10 +68,15 @@ def _turned(outputs: Outputs) -> Outputs:
     return {name: value.swapaxes(1, 2) if value.ndim == 3 else value for name, value in outputs.items()}
 
 
-def _fits_rows(outputs: Outputs, size: Size) -> bool:
+def _allows_rows(outputs: Outputs, size: Size) -> bool:
     turned = _turned(outputs)
     # YOLOX's sizes are logarithms.
-    return _fits_on(turned, size, _STRIDES) and bool((_output(turned)[0, 2:4] >= 0).all())
+    return _allows_on(turned, size, _STRIDES) and bool((_output(turned)[0, 2:4] >= 0).all())
+
+
+def _fits_rows(outputs: Outputs, size: Size) -> bool:
+    turned = _turned(outputs)
+    return _allows_rows(outputs, size) and not ends_in_angles(_scores(_output(turned), turned, size))
 
 
 def _classes(outputs: Outputs, size: Size) -> int:
@@ -82,6 +90,7 @@ FAMILIES = in_both_units(
         layout="1 x (4 + c) x n: centre, size, class scores (0 to 1) at each of n cells; 1 x 84 x 8400 for 640x640; of "
         "several such outputs the last",
         fits=_fits,
+        allows=_allows,
         rows=_rows,
         classes=_classes,
     )
@@ -92,6 +101,7 @@ ROWS = in_both_units(
         networks="YOLOv8, YOLOv9, YOLO11 with cells before channels",
         layout="1 x n x (4 + c): centre, size, class scores (0 to 1) at each of n cells; 1 x 8400 x 84 for 640x640",
         fits=_fits_rows,
+        allows=_allows_rows,
         rows=lambda outputs, size: _rows(_turned(outputs), size),
         classes=lambda outputs, size: _classes(_turned(outputs), size),
     )

@@ -57,11 +57,15 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return rows is not None and not _is_decoded(rows, size) and are_scores(rows[:, 4:])
 
 
-def _fits_decoded(outputs: Outputs, size: Size) -> bool:
+def _allows_decoded(outputs: Outputs, size: Size) -> bool:
     rows = _rows(outputs, size)
     if rows is None or not _is_decoded(rows, size) or not are_scores(rows[:, 4:]):
         return False
-    return _has_objectness(rows[:, 4:]) and not are_key_points(rows[:, :2], rows[:, 4:])
+    return not are_key_points(rows[:, :2], rows[:, 4:])
+
+
+def _fits_decoded(outputs: Outputs, size: Size) -> bool:
+    return _allows_decoded(outputs, size) and _has_objectness(_rows(outputs, size)[:, 4:])
 
 
 def _located(outputs: Outputs, size: Size) -> Rows:
@@ -85,6 +89,7 @@ DECODED = in_both_units(
         networks="YOLOX exported with `--decode_in_inference`",
         layout="1 x n x (5 + c): centre and size in pixels, objectness, class scores",
         fits=_fits_decoded,
+        allows=_allows_decoded,
         rows=yolov5.located,
         classes=yolov5.classes,
     )
