@@ -73,9 +73,9 @@ def session_entries(target: str | None) -> dict[str, str]:
     """Session entries that a file needs on this machine's CPU for right results.
 
     Args:
-        target: its `int8.target`; None of a file that is not quantized.
+        target: its `int8.target`; None of a file that is not quantized, which needs none.
     """
-    return session_config(fits16=target == "cpu-no-vnni")
+    return session_config(fits16=target in (None, "cpu-no-vnni"))
 
 
 def recommended_providers(variant: str, target: str | None = None) -> list[str]:

@@ -206,6 +206,7 @@ def _layer(weights: np.ndarray, groups: int) -> ir.Model:
 def test_stages_and_services_open_it_with_the_default_kernels(monkeypatch):
     monkeypatch.setattr(session, "has_vnni", lambda: False)
     assert session_entries("cpu-no-vnni") == {}
-    assert session_entries("cpu") == session_entries(None) == EXACT
+    assert session_entries(None) == {}
+    assert session_entries("cpu") == session_entries("openvino") == EXACT
     assert session.session_warning([{}, session_entries("cpu-no-vnni")]) is None
     assert "no VNNI" in session.session_warning([{}, EXACT])

@@ -46,7 +46,8 @@ def session_config(*, fits16: bool = False) -> dict[str, str]:
     """Session entries that this machine needs for right results.
 
     Args:
-        fits16: the file's weights leave room for sums of 16 bits (`int8.target: cpu-no-vnni`), so that all kernels are right.
+        fits16: the file's weights leave room for sums of 16 bits (`int8.target: cpu-no-vnni`) or it has no integer kernels, so that
+            defaults are right.
 
     On x86 without VNNI, ONNX Runtime's uint8 x int8 kernels add pairs of products in a saturating int16: EfficientNet-Lite0
     falls from 19 dB to 7 dB. `session.x64quantprecision` makes it take uint8 x uint8 kernels there: exact, and slower.
