@@ -18,9 +18,12 @@ from octavo.graph.passes.cleaning.grid_type import GridTypePass
 from octavo.graph.passes.cleaning.half_pixel_nearest import HalfPixelNearestPass
 from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
 from octavo.graph.passes.cleaning.no_identities import NoIdentitiesPass
+from octavo.graph.passes.cleaning.no_mask import NoMaskPass
 from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pick_part import PickPartPass
+from octavo.graph.passes.cleaning.sure_softmax import SureSoftmaxPass
+from octavo.graph.passes.cleaning.swapped_axes import SwappedAxesPass
 from octavo.graph.passes.cleaning.zero_tiny_weights import ZeroTinyWeightsPass
 from octavo.graph.passes.shapes import InferShapesPass
 
@@ -34,7 +37,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     2. its inputs are what a caller feeds: no initializer is among them;
     3. its constants are initializers, its functions inlined, and what is computed from constants or known sizes alone is computed;
        no Identity, no Dropout and no unused node is left but those that outputs need, no part of a Concat is made that nobody takes
-       out of it again;
+       out of it again, and attention has no mask that hides nothing and no guard against one;
     4. every node has a name of its own;
     5. no Pad stands before a Conv or MaxPool that can pad itself;
     6. no weight is so small that float32 results do not depend on it, which makes some CPUs ten times as slow;
@@ -79,7 +82,9 @@ def clean(model: ir.Model, opset: int) -> list[str]:
         folding(model)
     if folding.problem:
         notes.append(f"constant folding stopped early: {folding.problem}")
-    PickPartPass()(model)
+    # A mask is gone before the guard against it is looked at.
+    for edit in (PickPartPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
+        edit(model)
     with captured_logs():
         NoIdentitiesPass()(model)
         common.RemoveUnusedNodesPass()(model)
