@@ -1,4 +1,4 @@
-"""FoldBatchNormPass: the same values with no BatchNormalization left, and the names that stay or change."""
+"""FoldBatchNormPass and RowsFirstPass: the same values with no BatchNormalization left, and the names that stay or change."""
 
 import numpy as np
 import onnx
@@ -8,6 +8,8 @@ import pytest
 from graphs import network, run
 
 from octavo.graph.passes.affine.fold_batch_norm import FoldBatchNormPass
+from octavo.graph.passes.affine.rows_first import RowsFirstPass
+from octavo.graph.prepared import prepared
 
 GENERATOR = np.random.default_rng(11)
 IMAGE = GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)
@@ -267,3 +269,41 @@ def test_two_dimensions_have_no_depthwise_conv():
     tensors = {}
     model = network([batch_norm("x", "y", 3, tensors)], tensors, ["y"], inputs={"x": [5, 3]})
     assert left_alone(model)
+
+
+TOKENS = {"x": [1, 3, 16, 16]}
+
+
+def tokens(
+    tensors: dict[str, np.ndarray], *, width: int = 8, flat: str = "Reshape", shape: tuple[int, ...] = (-1, 8), **more: object
+):
+    """A linear layer over an image's rows, whose tokens are flattened before a norm, as LeViT does."""
+    tensors |= {"w": normal(16, width), "flat": np.array(shape, np.int64), "back": np.array([1, 48, width], np.int64)}
+    nodes = [
+        oh.make_node("MatMul", ["x", "w"], ["m"], "linear"),
+        oh.make_node(
+            flat, ["m", "flat"] if flat == "Reshape" else ["m"], ["f"], "flatten", **({} if flat == "Reshape" else {"axis": 3})
+        ),
+        batch_norm("f", "n", shape[-1], tensors),
+        oh.make_node("Reshape", ["n", "back"], ["y"], "tokens"),
+    ]
+    return network([*nodes, *more.get("nodes", ())], tensors, ["y", *more.get("outputs", ())], inputs=TOKENS)
+
+
+@pytest.mark.parametrize("flat", ["Reshape", "Flatten"])
+def test_a_linear_layer_of_tokens_takes_in_the_norm_of_their_rows(flat):
+    model = tokens({}, flat=flat)
+    before = run(model, {"x": IMAGE}, optimization="off")
+    assert RowsFirstPass()(model).modified
+    np.testing.assert_array_equal(run(model, {"x": IMAGE}, optimization="off")["y"], before["y"])
+    assert not RowsFirstPass()(model).modified
+    assert ops(folded_alike(model)) == ["Reshape", "Gemm", "Reshape"]
+    assert ops(prepared(tokens({}, flat=flat))) == ["Reshape", "Gemm", "Reshape"]
+    assert {"n", "y"} <= values(model), "the tensor is the normalisation's output, and named so"
+
+
+def test_rows_stay_behind_what_others_read_or_what_are_no_rows():
+    read = [oh.make_node("Relu", ["m"], ["z"], "other")]
+    assert not RowsFirstPass()(tokens({}, nodes=read, outputs=["z"])).modified
+    assert not RowsFirstPass()(tokens({}, shape=(-1, 4))).modified
+    assert not RowsFirstPass()(tokens({}, nodes=[oh.make_node("Relu", ["f"], ["z"], "other")], outputs=["z"])).modified

@@ -12,6 +12,7 @@ from octavo.graph.passes.affine.fold_scale import FoldScalePass
 from octavo.graph.passes.affine.frozen_norm import FrozenNormPass
 from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
 from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
+from octavo.graph.passes.affine.rows_first import RowsFirstPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_all_axes import PadAllAxesPass
 from octavo.graph.passes.cleaning.resize_all_axes import ResizeAllAxesPass
@@ -62,6 +63,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     # Each may stand behind the other.
     FoldScalePass()(ready)
     FrozenNormPass()(ready)
+    RowsFirstPass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
     FoldScalePass()(ready)
     ChannelsApartPass()(ready)
