@@ -12,6 +12,7 @@ from octavo.errors import SourceError
 from octavo.graph.inspect import check_ranks
 from octavo.graph.logs import captured_logs
 from octavo.graph.passes.cleaning.carried_shapes import CarriedShapesPass
+from octavo.graph.passes.cleaning.einsum_to_matmul import EinsumToMatMulPass
 from octavo.graph.passes.cleaning.fold_constants import FoldConstantsPass
 from octavo.graph.passes.cleaning.fold_pad import FoldPadPass
 from octavo.graph.passes.cleaning.grid_type import GridTypePass
@@ -42,9 +43,10 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     5. no Pad stands before a Conv or MaxPool that can pad itself;
     6. no weight is so small that float32 results do not depend on it, which makes some CPUs ten times as slow;
     7. shapes are inferred, and none is believed that the file states inside a loop's body;
-    8. no nearest Resize has the coordinates that ONNX took back at opset 13;
-    9. no GridSample has a float64 grid beside a float32 image;
-    10. it passes the ONNX checker.
+    8. no Einsum is left that a product of matrices computes;
+    9. no nearest Resize has the coordinates that ONNX took back at opset 13;
+    10. no GridSample has a float64 grid beside a float32 image;
+    11. it passes the ONNX checker.
 
     Returns:
         What was changed, one plain line each; empty when nothing was.
@@ -83,7 +85,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     if folding.problem:
         notes.append(f"constant folding stopped early: {folding.problem}")
     # A mask is gone before the guard against it is looked at.
-    for edit in (PickPartPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
+    for edit in (PickPartPass(), EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
         edit(model)
     with captured_logs():
         NoIdentitiesPass()(model)
