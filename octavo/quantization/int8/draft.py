@@ -186,12 +186,22 @@ class Draft:
         other._scales, other._codes = dict(scales), dict(codes)
         return other
 
-    def cut_by(self, method: str) -> Draft:
-        """The same draft with ranges cut by another method and none of them taken as given; what is given of layers stays."""
+    def cut_by(self, recipe: Int8) -> Draft:
+        """The same draft with ranges cut as another recipe says and none of them taken as given; what is given of layers stays."""
         other = copy(self)
-        other.recipe = self.recipe.model_copy(update={"method": method})
+        other.recipe = recipe
         other._scales, other._ranges = {}, {}
         return other
+
+    def rescaled(self, scales: Mapping[str, QParams]) -> Draft:
+        """The same draft with scales of some more tensors taken as given."""
+        return self.with_choices({**self._scales, **scales}, self._codes)
+
+    def scales_by(self, recipe: Int8, plan: Plan) -> dict[str, QParams]:
+        """The scales of a plan's tensors, each by itself, where ranges are cut as another recipe says and none is given."""
+        tensors = self.quantized(plan.int8)
+        ranges = ranges_of(tensors, self.statistics, recipe)
+        return scales_of(plan.int8, tensors, self.statistics, recipe, self.wide, known=ranges, by_channel=self.by_channel)
 
     def equalized_by(self, exponents: Mapping[str, float], most: int | None = None) -> Draft:
         """The same draft with channels equalized, and nothing taken as given; it looks at `most` samples where not at all."""

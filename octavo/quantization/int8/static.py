@@ -35,7 +35,7 @@ from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.record import decided, with_halves
-from octavo.quantization.int8.recut import Ranged, uncut
+from octavo.quantization.int8.recut import Ranged, recut
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.heads import is_map
@@ -44,7 +44,7 @@ from octavo.quantization.int8.structure.rows import joined, placed_by_time
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
-from octavo.quantization.int8.ways import UNCUT, Way
+from octavo.quantization.int8.ways import Way, ways_of
 from octavo.quantization.int8.without_suppression import WithoutSuppression
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
@@ -136,7 +136,8 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
         observed = draft.statistics
         return draft
 
-    chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound)
+    maps = any(is_map(value) for value in heads)
+    chosen = chosen_way(make, recipe, judge, maps, bound)
     draft, whole = chosen.draft, chosen.plan
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units, recipe.target)
@@ -148,7 +149,8 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
     else:
         for_repair = recipe.repair and db_of(chosen.noise) < bound
         alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(heads))
-        ranged, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, bound=bound)
+        ways = ways_of(recipe, maps=maps, measurable=True)
+        ranged, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, ways=ways, bound=bound)
         draft, plan, noise = ranged.draft, ranged.plan, ranged.noise
         if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
             found = served_by(
@@ -188,7 +190,7 @@ def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe:
 
 
 def _placed(
-    chosen: Chosen, placing: Placing, judge: Judge, *, alone: Noise, recipe: Int8, bound: float
+    chosen: Chosen, placing: Placing, judge: Judge, *, alone: Noise, recipe: Int8, ways: list[Way], bound: float
 ) -> tuple[Ranged, dict[str, Any]]:
     """The placement by cost and repair, and what it was chosen by."""
     noise, wanted = chosen.noise, 10 ** (-bound / 10)
@@ -210,10 +212,9 @@ def _placed(
         settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
         noise, plan = settled.noise, settled.plan
         record |= settled.record(bound)
-    found = Ranged(chosen.draft, plan, noise)
-    ranged = uncut(found, judge, wanted) if recipe.method == "auto" else found
-    if ranged is not found:
-        record["chosen"] += f", as placed {UNCUT}"
+    ranged = recut(Ranged(chosen.draft, plan, noise), judge, wanted, ways)
+    if ranged.ranges:
+        record["chosen"] += f", as placed {ranged.ranges}"
     return ranged, record
 
 

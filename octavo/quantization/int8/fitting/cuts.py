@@ -29,7 +29,7 @@ from octavo.quantization.int8.structure.units import ONE_SCALE
 from octavo.runtime.host import cores
 from octavo.runtime.session import Session
 
-__all__ = ["searched_scales"]
+__all__ = ["searched_scales", "sharing"]
 
 # Each range is multiplied by these, away from 1 as long as it gets better.
 _WIDER, _NARROWER = (1.25, 1.5), (0.85, 0.7, 0.55, 0.4)
@@ -56,7 +56,7 @@ def searched_scales(model: ir.Model, plan: Plan, judge: Judge, others: Judge, fi
     """
     scales = plan.scales
     graph = FloatGraph(model, plan, {}, judge.heads)
-    groups = [names for names in _sharing(plan) if fixed.isdisjoint(names)]
+    groups = [names for names in sharing(plan) if fixed.isdisjoint(names)]
     groups.sort(key=lambda names: _begin(graph, names))
     start: list[float] = []
     with ThreadPoolExecutor(min(2, cores())) as pool:
@@ -162,7 +162,7 @@ class _Stretch:
         return self.session.run({name: values[name] for name in self.session.inputs} | dict(given or {}), names)
 
 
-def _sharing(plan: Plan) -> list[list[str]]:
+def sharing(plan: Plan) -> list[list[str]]:
     """Tensors in groups that must keep one scale: the ends of a carrier, a PRelu or a lone Relu, and what a Concat only copies."""
     scales = {name: chosen for name, chosen in plan.scales.items() if not chosen.by_channel}
     group = {name: [name] for name in scales}

@@ -8,7 +8,7 @@ large images of the first layers, and cost a fraction of a whole run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -44,6 +44,9 @@ _MASKS = 0.5
 _MACS, _FEW = 1.2e12, 2
 # Runs at once, each with tensors of its own in memory.
 _AT_ONCE = 4
+
+# From the heads on some images to their mean noise.
+_Mean = Callable[[Sequence[Mapping[str, np.ndarray]]], float]
 
 
 def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool = False) -> int:
@@ -137,12 +140,15 @@ def joint_noise(
     judge: Judge,
     samples: Sequence[Mapping[str, np.ndarray]],
     together: Sequence[tuple[Collection[str], Collection[str]]],
+    *,
+    weights: Sequence[float] | None = None,
 ) -> list[float]:
     """Noise of some roundings at a time, all else float.
 
     Args:
         model, plan, judge, samples: as for `noise_of`.
         together: names of tensors, and of nodes with weights, that are rounded together; what the plan does not round is exact.
+        weights: how much each sample counts; all alike without. None of the samples may be one that the judge leaves out.
     """
     copies = _copies(plan)
     sets = [
@@ -152,7 +158,7 @@ def joint_noise(
         ]
         for tensors, layers in together
     ]
-    found = iter(_measured(model, plan, judge, samples, [keys for keys in sets if keys]))
+    found = iter(_measured(model, plan, judge, samples, [keys for keys in sets if keys], weights=weights))
     return [next(found) if keys else 0.0 for keys in sets]
 
 
@@ -162,14 +168,26 @@ def weights_noise(model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[M
 
 
 def _measured(
-    model: ir.Model, plan: Plan, judge: Judge, samples: Sequence[Mapping[str, np.ndarray]], sets: Sequence[Sequence[Key]]
+    model: ir.Model,
+    plan: Plan,
+    judge: Judge,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    sets: Sequence[Sequence[Key]],
+    *,
+    weights: Sequence[float] | None = None,
 ) -> list[float]:
+    if not sets:
+        return []
     # What biases take back of the rounding of each tensor; noise is what is left.
     judge, units = judge.on(model, samples), list(plan.reasons)
     attended = before_heads(units, judge.attended())
     tensors = any(what != LAYER for keys in sets for what, _ in keys)
     shifts = own_shifts(model, units, plan.scales, samples, attended) if plan.taken and tensors else {}
-    found = dict(_noise(FloatGraph(model, plan, shifts, judge.heads), sets, judge, samples))
+
+    def mean(results: Sequence[Mapping[str, np.ndarray]]) -> float:
+        return float(np.average(judge.noise_by_image(results), weights=weights))
+
+    found = dict(_noise(FloatGraph(model, plan, shifts, judge.heads), sets, mean, samples))
     return [found[place] for place in range(len(sets))]
 
 
@@ -179,7 +197,7 @@ def _copies(plan: Plan) -> dict[str, Unit]:
 
 
 def _noise(
-    graph: FloatGraph, sets: Sequence[Sequence[Key]], judge: Judge, samples: Sequence[Mapping[str, np.ndarray]]
+    graph: FloatGraph, sets: Sequence[Sequence[Key]], mean: _Mean, samples: Sequence[Mapping[str, np.ndarray]]
 ) -> Iterator[tuple[int, float]]:
     """Place and noise of each set of roundings, stretch by stretch."""
     begin = [min(map(graph.place, keys)) for keys in sets]
@@ -195,9 +213,9 @@ def _noise(
             wanted = graph.border(begin[following[0]]) if following is not None else []
             made = [name for name in wanted if name not in held[0]]
             stretch = Stretch(graph, list(dict.fromkeys(key for place in part for key in sets[place])), nodes, held[0], made)
-            heads = [name for name in judge.heads if name not in held[0]]
+            heads = [name for name in graph.heads if name not in held[0]]
             yield from zip(
-                part, pool.map(partial(_of_one, stretch, heads, judge, held), [sets[place] for place in part]), strict=True
+                part, pool.map(partial(_of_one, stretch, heads, mean, held), [sets[place] for place in part]), strict=True
             )
             # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
             held = [stretch.run((), made, values) for values in held] if made else held
@@ -206,9 +224,9 @@ def _noise(
 
 
 def _of_one(
-    stretch: Stretch, heads: Sequence[str], judge: Judge, held: Sequence[Mapping[str, np.ndarray]], keys: Collection[Key]
+    stretch: Stretch, heads: Sequence[str], mean: _Mean, held: Sequence[Mapping[str, np.ndarray]], keys: Collection[Key]
 ) -> float:
-    return judge.noise([stretch.run(keys, heads, values) for values in held])
+    return mean([stretch.run(keys, heads, values) for values in held])
 
 
 def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:
