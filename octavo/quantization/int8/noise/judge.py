@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.graph.io import copied
+from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.session import Session
 from octavo.runtime.tensors import drop_unneeded
@@ -32,13 +33,14 @@ _CONSTANT = 1e-6
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """A copy of a graph that puts out these tensors and nothing else."""
+    """A copy of a graph that puts out these tensors and nothing else, its Mish written as INT8's files write it in float."""
     copy = copied(model)
     values = {value.name: value for node in copy.graph for value in node.outputs}
     copy.graph.outputs.clear()
     copy.graph.outputs.extend(values[name] for name in names)
     # ONNX Runtime would run the rest, too: half a second an image, where boxes are suppressed class by class.
     drop_unneeded(copy.graph)
+    MishByExpPass()(copy)
     return copy
 
 

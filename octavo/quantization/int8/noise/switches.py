@@ -14,6 +14,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from octavo.graph.io import copied
+from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.protos import branchless, names_read, part_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.numbers.shifts import OwnShift
@@ -43,6 +45,9 @@ class FloatGraph:
     """
 
     def __init__(self, model: ir.Model, plan: Plan, shifts: Mapping[str, OwnShift], heads: Sequence[str]) -> None:
+        # As the file computes it: every trial runs it.
+        model = copied(model)
+        MishByExpPass()(model)
         self.proto = ir.to_proto(model)
         self.plan, self.shifts = plan, shifts
         self.behind: dict[str, list[str]] = {}
