@@ -884,6 +884,34 @@ def test_places_above_a_threshold_are_judged_with_their_class_and_not_beside_it(
     assert watched(held(model, names), [value.name for value in model.graph.outputs]) == {f"p{k}": "p" for k in range(3)}
 
 
+def levels(joined: bool) -> ir.Model:
+    """The best two scores of each of two levels, as RetinaNet and FCOS take them; on the second level there is nothing."""
+    weights = {"w": image(64, 4), "v": image(64, 4), "far": np.float32([512] * 4), "back": np.float32(-524)}
+    weights |= {"flat": np.array([-1]), "low": np.float32(0.3), "most": np.array([2])}
+    nodes = [node("Gemm", ["x", "w"], ["l0"], "near"), node("Gemm", ["x", "v", "far"], ["sum"], "off")]
+    nodes.append(node("Add", ["sum", "back"], ["l1"], "less"))
+    for k in range(2):
+        nodes += [
+            node("Sigmoid", [f"l{k}"], [f"p{k}"]),
+            node("Reshape", [f"p{k}", "flat"], [f"f{k}"]),
+            node("TopK", [f"f{k}", "most"], [f"s{k}", f"t{k}"], axis=0),
+        ]
+    nodes += [node("Concat", ["s0", "s1"], ["s"], axis=0), node("Greater", ["s", "low"], ["m"]), node("NonZero", ["m"], ["y"])]
+    apart = {f"t{k}": (I64, [2]) for k in range(2)}
+    return build(nodes if joined else nodes[:-3], {"x": [32, 64]}, apart | ({"y": (I64, [1, None])} if joined else {}), weights)
+
+
+def test_levels_of_a_pyramid_are_judged_together():
+    """Scores of a level without any object are below all that is kept: no layer goes back to float32 for them alone."""
+    samples = [{"x": np.random.default_rng(seed).standard_normal((32, 64)).astype(np.float32) / 4} for seed in range(3)]
+    alone = quantize_fp16(levels(joined=False), samples=samples)
+    assert precision(alone)["off"] == "float", "or nothing is tested"
+    result = quantize_fp16(levels(joined=True), samples=samples)
+    assert min(result.sqnr_db.values()) > 44
+    assert set(result.sqnr_db) & {"f0", "f1"} == {"f0"}
+    assert precision(result)["off"] == "fp16"
+
+
 def test_classes_joined_of_several_layers_are_each_judged():
     """An output that a second layer puts out beside a louder one is none of its parts."""
     weights = {"w": image(64, 4), "v": image(64, 4), "low": np.float32(0), "axis": np.array([1]), "sizes": np.array([4, 4])}

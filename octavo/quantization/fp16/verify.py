@@ -21,7 +21,7 @@ from octavo.quantization.fp16.measure import Loss, broken, compare, reach
 from octavo.quantization.fp16.plan import Faults
 from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
-from octavo.quantization.fp16.watched import pooled, watched
+from octavo.quantization.fp16.watched import joined, pooled, watched
 from octavo.quantization.fp16.weights import LARGEST, NORMAL
 from octavo.quantization.select import select
 from octavo.runtime.tensors import drop_unneeded, float_activations, read_tensors
@@ -54,8 +54,8 @@ def quantize_fp16(
     3. Where an output is not finite, the nodes that break first go back to float32; where its SQNR is below 44 dB, those whose
        rounding alone makes most of the noise there (`stretches`). At most 6 times; the best of these models is the result, with a
        warning where it is below 44 dB still.
-       Outputs whose size the data decide count by being finite only, parts of one tensor that rows are chosen by together
-       (`watched`).
+       Outputs whose size the data decide count by being finite only, parts of one tensor that rows are chosen by together, and
+       so do levels of a pyramid (`watched`).
 
     Args:
         model: FP32, or its path; it is not changed.
@@ -97,7 +97,8 @@ def quantize_fp16(
         if not failing:
             break
         if ruined := [name for name, loss in failing.items() if loss.broken]:
-            found = culprits(proof.judged, result.decisions, proof.inner_losses(result), ruined)
+            parts_of = [part for part, name in proof.watched.items() if name in ruined]
+            found = culprits(proof.judged, result.decisions, proof.inner_losses(result), parts_of)
         else:
             if parts is None:
                 parts = stretches(_halves(result), partial(proof.alone, result, kept, failing), _WANTED)
@@ -143,7 +144,7 @@ class _Proof:
         """Of a prepared FP32 graph and feeds of it."""
         choosers = choosing(reference, before_layers=False)
         judged = held(reference, choosers)
-        decide = watched(judged, [value.name or "" for value in reference.graph.outputs])
+        decide = watched(judged, [value.name or "" for value in reference.graph.outputs], joined(reference, choosers))
         return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), decide, keep_io)
 
     def convert(self, kept: Mapping[str, str]) -> Fp16Result:

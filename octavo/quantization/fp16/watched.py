@@ -4,17 +4,50 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import onnx_ir as ir
 
+from octavo.graph.custom_ops.cut import reads
 from octavo.graph.operators import JOINS, MOVES
 from octavo.quantization.fp16.measure import Loss
 from octavo.quantization.fp16.schema import is_float
 
-__all__ = ["pooled", "watched"]
+__all__ = ["joined", "pooled", "watched"]
 
 
-def watched(reference: ir.Model, own: Collection[str]) -> dict[str, str]:
+def joined(reference: ir.Model, choosers: Collection[str]) -> dict[str, str]:
+    """Of tensors that nodes choose among, the Concat that brings together what was chosen of them, where there is one.
+
+    Args:
+        reference: FP32; each of its tensors has a name.
+        choosers: names of nodes that choose among values (`octavo.graph.selection.choosing`).
+
+    Returns:
+        What such a node reads to the name of what the Concat puts out.
+    """
+    found = {}
+    for node in reference.graph:
+        if node.name in choosers:
+            concats = {concat.name for value in node.outputs if is_float(value) for concat in _joins(value)}
+            if len(concats) == 1:
+                found |= dict.fromkeys((value.name for value in reads(node) if is_float(value)), next(iter(concats)))
+    return found
+
+
+def _joins(value: ir.Value) -> list[ir.Value]:
+    """What the first Concats behind a tensor put out, over nodes that only move values."""
+    found, waiting = [], [value]
+    while waiting:
+        for use in waiting.pop().uses():
+            if use.node.op_type in JOINS:
+                found.append(use.node.outputs[0])
+            elif use.node.op_type in MOVES and use.idx == 0:
+                waiting += use.node.outputs
+    return found
+
+
+def watched(reference: ir.Model, own: Collection[str], together: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Float outputs; before an output of integers (classes, selected boxes), the nearest float tensors.
 
     Parts of one tensor count together. torchvision's SSD chooses class by class: 91 columns of one Softmax, of which most are of
@@ -22,12 +55,17 @@ def watched(reference: ir.Model, own: Collection[str]) -> dict[str, str]:
     each held to the bound by itself asks for what no score of an object needs. Parts of what a Concat joined are several layers'
     outputs, and stand alone, as outputs of the graph do. Parts of such a part do not count again.
 
+    So do tensors of which what is chosen is brought together. RetinaNet and FCOS take the best of each level of a pyramid, and of
+    all the best: a level on which there is no object has scores that no choice keeps, and is not held to a bound of its own.
+
     Args:
         reference: FP32; types are inferred, and each of its tensors has a name.
         own: names of the outputs that its users get; others are what nodes that choose would read (`octavo.graph.selection.held`).
+        together: of what these would read, what joins their choices (`joined`).
 
     Returns:
-        Each tensor's name to the name that it is judged under: its own, or that of the tensor that it and others are parts of.
+        Each tensor's name to the name that it is judged under: its own, that of the tensor that it and others are parts of, or that
+        of the first of those that are chosen of together.
     """
     found: dict[ir.Value, ir.Value] = {}
     waiting = list(reference.graph.outputs)
@@ -42,11 +80,16 @@ def watched(reference: ir.Model, own: Collection[str]) -> dict[str, str]:
             found[value] = value if value.name in own else _whole(value)
         else:
             waiting += [before for before in producer.inputs if before is not None]
+    joins = {whole: together[value.name] for value, whole in found.items() if value.name in together and value.name not in own}
     # Of a class's scores those above a threshold (places that the data decide) are read as well: they are among these.
     found = {value: whole for value, whole in found.items() if whole is value or not _within(value, whole, found)}
     parts = Counter(found.values())
     judged = {value: whole if parts[whole] > 1 else value for value, whole in found.items()}
-    return {value.name: whole.name for value, whole in judged.items() if value.name and whole.name}
+    first: dict[str, ir.Value] = {}
+    for value, whole in found.items():
+        if whole in joins:
+            judged[value] = first.setdefault(joins[whole], judged[value])
+    return {value.name: one.name for value, one in judged.items() if value.name and one.name}
 
 
 def pooled(losses: Mapping[str, Loss], judged: Mapping[str, str]) -> dict[str, Loss]:
