@@ -166,6 +166,11 @@ class TestEveryFormat:
             DataError, match=r"says .*a\.png is 100x80 pixels, it is 80x100 \(height and width changed places: its EXIF"
         ):
             read(tmp_path, form)
+        picture(path, (HEIGHT, WIDTH))
+        with pytest.raises(
+            DataError, match=r"is 100x80 .* changed places\)\n.*, or exchange the two there if its boxes are right$"
+        ):
+            read(tmp_path, form)
         picture(path, (50, 40))
         with pytest.raises(DataError, match="is 100x80 pixels, it is 50x40"):
             read(tmp_path, form)

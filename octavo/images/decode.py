@@ -19,7 +19,7 @@ from PIL import ExifTags, Image
 from octavo.errors import DataError
 from octavo.params.block import MAX_PIXELS, MOST_PIXELS
 
-__all__ = ["EXTENSIONS", "UNREADABLE", "decode", "opened", "read_image", "read_shape", "refuse_large", "upright"]
+__all__ = ["EXTENSIONS", "UNREADABLE", "decode", "is_turned", "opened", "read_image", "read_shape", "refuse_large", "upright"]
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 # Pillow's names of what files of these names may hold.
@@ -55,15 +55,27 @@ def read_shape(path: str | Path) -> tuple[int, int]:
     Raises:
         DataError: the file is missing, no image, or absurdly large. A file cut short after its header goes unnoticed.
     """
+    return _header(path)[0]
+
+
+def is_turned(path: str | Path) -> bool:
+    """Whether its EXIF orientation exchanges height and width.
+
+    Raises:
+        DataError: as `read_shape`.
+    """
+    return _header(path)[1]
+
+
+def _header(path: str | Path) -> tuple[tuple[int, int], bool]:
     data = _bytes(path)
     with opened(io.BytesIO(data), str(path), MOST_PIXELS) as image:
         # Behind the pixels of a PNG Pillow finds EXIF data only by decoding them all.
         plain = image.format == "PNG" and b"eXIf" not in data
-        orientation = _orientation((lambda: Image.Image.getexif(image)) if plain else image.getexif)
+        turned = _orientation((lambda: Image.Image.getexif(image)) if plain else image.getexif) in _EXCHANGED
         columns, rows = image.size
         # Of a TIFF Pillow gives the size turned already.
-        turned = orientation in _EXCHANGED and image.format != "TIFF"
-        return (columns, rows) if turned else (rows, columns)
+        return ((columns, rows) if turned and image.format != "TIFF" else (rows, columns)), turned
 
 
 def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> np.ndarray:

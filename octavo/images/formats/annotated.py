@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from octavo.errors import DataError
-from octavo.images.decode import read_shape
+from octavo.images.decode import is_turned, read_shape
 from octavo.images.formats.listed import Listed
 from octavo.images.objects import Objects
 from octavo.progress import say
@@ -92,11 +92,13 @@ def _objects(photo: Photo, indices: Mapping[int | str, int | None], empty: list[
     except DataError:
         return None
     if photo.shape is not None and photo.shape != (rows, columns):
-        turned = " (height and width changed places: its EXIF orientation is applied)" * (photo.shape == (columns, rows))
+        exchanged = photo.shape == (columns, rows)
+        why = ": its EXIF orientation is applied" if exchanged and is_turned(photo.path) else ""
+        other = ", or remove the orientation from its EXIF data" if why else ", or exchange the two there if its boxes are right"
         raise DataError(
-            f"{photo.entry} says {photo.path} is {photo.shape[1]}x{photo.shape[0]} pixels, it is {columns}x{rows}{turned}",
-            "its boxes would lie elsewhere: annotate this file, or put back the one that was annotated"
-            + (", or remove the orientation from its EXIF data" if turned else ""),
+            f"{photo.entry} says {photo.path} is {photo.shape[1]}x{photo.shape[0]} pixels, it is {columns}x{rows}"
+            + f" (height and width changed places{why})" * exchanged,
+            "its boxes would lie elsewhere: annotate this file, or put back the one that was annotated" + other * exchanged,
         )
     kept: list[tuple[Corners, int, bool, float]] = []
     for box in photo.annotations:
