@@ -110,7 +110,7 @@ def test_from_outputs_to_the_evidence(project):
     assert record["fp32.sure_boxes"] > 12
     assert "fp32.match_f1" not in record
     # 96: every side half as long again, so that the squares straddle its cells; 64x128: the photo lies centred in it.
-    assert {"fp32.96x96.ap", "int8.96x96.ap", "int8.64x128.retained", "int8.64x128.match_f1"} <= set(record)
+    assert {"fp32.96x96.ap", "int8.96x96.ap", "int8.64x128.retained", "int8.64x128.match_f1", "int8.96x96.ap_small"} <= set(record)
     assert record["fp32.64x128.ap"] == pytest.approx(1, abs=0.02)
     assert record["fp32.96x96.ap"] < 0.5
     documented = (ROOT / "docs/metrics.md").read_text()
@@ -127,6 +127,9 @@ def test_from_outputs_to_the_evidence(project):
     assert "| int8 | 96x96 |" in page
     rows = Path("metrics/small/resolutions.csv").read_text().splitlines()
     assert len(rows) == 1 + 3 * 4
+    # All objects are small.
+    own = next(dict(zip(rows[0].split(","), row.split(","), strict=True)) for row in rows if row.startswith("fp32,96x96"))
+    assert float(own["ap_small"]) == float(own["accuracy"]) == record["fp32.96x96.ap"]
     pictures = sorted(Path("metrics/small/pictures").iterdir())
     assert [path.name[:3] for path in pictures] == ["01_", "02_", "03_", "04_", "05_", "06_"]
     with Image.open(pictures[0]) as picture:

@@ -272,7 +272,8 @@ def resolutions(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list
 
     Returns:
         Rows `variant`, `resolution` (height x width; `own` for the model's), `accuracy` (the task's metric, else closeness to
-        FP32), `retained`, `latency_ms`, `speedup`; "" where a figure does not exist.
+        FP32), `ap_small` of detectors whose images have small objects, `retained`, `latency_ms`, `speedup`; "" where a figure does
+        not exist.
     """
     setting = headline_setting(latency)
     found = []
@@ -287,6 +288,7 @@ def resolutions(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list
                     "variant": variant,
                     "resolution": size or "own",
                     "accuracy": accuracy.get(f"{prefix}{accuracy.get('metric')}", alike),
+                    **({"ap_small": accuracy.get(f"{prefix}ap_small", "")} if "fp32.ap_small" in accuracy else {}),
                     "retained": accuracy.get(f"{prefix}retained", ""),
                     "latency_ms": latency.get(f"{timed}.median_ms", ""),
                     "speedup": latency.get(f"{timed}.speedup", ""),

@@ -15,7 +15,8 @@ from octavo.params.grammar import ModelSpec
 
 __all__ = ["at_resolutions"]
 
-# What is kept of a further size, besides the task's metric and its agreement with FP32; intervals are for the model's own size.
+# What is kept of a further size, besides the task's metric, also by the objects' size, and its agreement with FP32; intervals are
+# for the model's own size.
 KEYS = ("retained", "cosine_mean", "sqnr_db")
 
 
@@ -42,7 +43,7 @@ def at_resolutions(
         sized = replace(validation, spec=spec.input.at(size), images=[])
         sized.run(track(Images(counted, sized.spec, spec.data.on_bad_image), f"validating at {named(size)}"))
         score = sized.scores.get(REFERENCE)
-        keys = (*KEYS, score.metric, score.agrees) if score else KEYS
+        keys = (*KEYS, score.metric, *score.by_size, score.agrees) if score else KEYS
         figures = sized.figures()
         for variant, values in figures.items():
             of = figures[REFERENCE].get(score.metric) if score else None

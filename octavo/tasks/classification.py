@@ -34,6 +34,7 @@ class ClassificationScore:
     agrees = "agreement"
     drop = None
     doubted = None
+    by_size = ()
     least = 0
 
     def __init__(self, task: Classification, spec: Input) -> None:  # noqa: ARG002 - one signature for all tasks

@@ -38,6 +38,7 @@ class DetectionScore:
     to_fp32 = ("match_f1", "match_iou", "match_score_diff")
     agrees = "match_f1"
     drop = None
+    by_size = ("ap_small", "ap_medium", "ap_large")
     doubted = (0.01, "`task.decoder`, the boxes' units, `task.classes` or `input:` are in doubt")
     least = 50
 

@@ -45,6 +45,7 @@ class EmbeddingScore:
     agrees = "cosine_p1"
     drop = "auc_drop"
     doubted = None
+    by_size = ()
     least = 50
 
     def __init__(self, task: Embedding, spec: Input) -> None:  # noqa: ARG002 - one signature for all tasks

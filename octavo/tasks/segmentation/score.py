@@ -32,6 +32,7 @@ class SegmentationScore:
     agrees = "agreement"
     drop = None
     doubted = None
+    by_size = ()
     least = 0
 
     def __init__(self, task: Segmentation, spec: Input) -> None:
