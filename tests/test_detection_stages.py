@@ -21,6 +21,7 @@ from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
 from octavo.images.objects import Objects
+from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Detection, Input, Validate
 from octavo.runtime.session import Session
 
@@ -226,6 +227,18 @@ def test_an_input_of_raw_pixels(project):
     assert record["int8.retained"] > 0.97
     manifest = json.loads(Path("models/small/int8/manifest.json").read_text())
     assert manifest["inputs"][0]["type"] == "tensor(uint8)"
+
+
+def test_words_above_a_tall_photo_can_be_read(tmp_path):
+    network, spec = grid_detector().SerializeToString(), Input.model_validate(INPUT)
+    sessions = {"fp32": Session(network), "int8": Session(network)}
+    validation = Validation(Detection(name="detection"), spec, sessions, Feeds("image"))
+    Image.new("RGB", (4, 400), "grey").save(tmp_path / "tall.png")
+    item = Item(tmp_path / "tall.png", "tall.png", "tall", None, Objects.of([], []), (400, 4))
+    validation.run([(item, preprocess(item.read(), spec))])
+    write_pictures(tmp_path / "pictures", validation, 1)
+    with Image.open(tmp_path / "pictures/01_tall.jpg") as picture:
+        assert picture.size == (3 * 160 + 2 * 6, 320 + 22)
 
 
 def test_pictures_show_the_worst_first(tmp_path):

@@ -20,6 +20,8 @@ __all__ = ["write_pictures"]
 
 # Of each panel, in pixels: height and most width; and of the line of words above it.
 HEIGHT, WIDTH, BAND = 320, 480, 22
+# And the least width, for its words: of a tall photo there is little.
+LEAST = 160
 GAP = 6
 # Characters of an image's path in the name of its picture.
 _LONGEST = 120
@@ -94,11 +96,12 @@ def _row(panels: Sequence[Panel]) -> np.ndarray:
     """Panels of one height beside each other, each under its words."""
     columns = []
     for words, drawn in panels:
-        band = np.full((BAND, drawn.shape[1], 3), 255, np.uint8)
+        panel = np.pad(drawn, ((0, 0), (0, max(0, LEAST - drawn.shape[1])), (0, 0)), constant_values=255)
+        band = np.full((BAND, panel.shape[1], 3), 255, np.uint8)
         # Words that are wider than the panel are made smaller.
         (width, _), _ = cv2.getTextSize(words, cv2.FONT_HERSHEY_SIMPLEX, 0.45, 1)
         cv2.putText(
-            band, words, (3, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.45 * min(1, (drawn.shape[1] - 6) / width), (0, 0, 0), 1, cv2.LINE_AA
+            band, words, (3, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.45 * min(1, (panel.shape[1] - 6) / width), (0, 0, 0), 1, cv2.LINE_AA
         )
-        columns += [np.vstack([band, drawn]), np.full((BAND + drawn.shape[0], GAP, 3), 255, np.uint8)]
+        columns += [np.vstack([band, panel]), np.full((BAND + panel.shape[0], GAP, 3), 255, np.uint8)]
     return np.hstack(columns[:-1])
