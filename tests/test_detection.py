@@ -226,6 +226,8 @@ class TestFamilies:
             str(side): np.random.default_rng(side).normal(0, 1, (1, 255, side, side)).astype(np.float32) for side in (8, 4, 2)
         }
         assert not FAMILIES["yolov8-levels"].fits(values, (64, 64))
+        # A network that is sure of a class nearly everywhere looks like that, and `task.decoder` says what it is.
+        assert family_of(values, (64, 64), "yolov8-levels").name == "yolov8-levels"
 
     @pytest.mark.parametrize(
         ("family", "rows", "column"),

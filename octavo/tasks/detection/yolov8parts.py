@@ -113,6 +113,7 @@ LEVELS = Family(
     layout="for each of the strides 8, 16, 32 (and 64, or 4) with h x w cells: 1 x 64 x h x w distributions of distances and "
     "1 x c x h x w scores or logits, in any order, or both as 1 x (64 + c) x h x w; channels last, too",
     fits=_fits_levels,
+    allows=lambda outputs, size: _parts(outputs, size) is not None,
     rows=_rows_levels,
     classes=lambda outputs, size: _parts(outputs, size)[2].shape[1],
 )
