@@ -376,6 +376,12 @@ class TestReport:
             ("int8", 5.0, 0.8),
         ]
 
+    def test_further_resolutions_go_from_small_to_large(self):
+        sizes = ("1024x1024", "320x320", "640x480", "480x640")
+        accuracy = {"metric": "ap", "fp32.ap": 0.5} | {f"fp32.{size}.ap": 0.5 for size in sizes}
+        found = [row["resolution"] for row in resolutions(accuracy, {"fp32.size_mb": 1.0, "fp32.cpu.t2.b1.median_ms": 3.0})]
+        assert found == ["own", "320x320", "480x640", "640x480", "1024x1024"]
+
     def test_further_resolutions_of_images_without_labels(self):
         accuracy = {"metric": "ap", "int8.cosine_mean": 0.99, "int8.64x32.cosine_mean": 0.98, "int8.ap.96x96": 0.5}
         latency = self.latency | {"fp32.cpu.t2.b1.64x32.median_ms": 7.0, "int8.cpu.t2.b1.64x32.median_ms": 4.0}

@@ -303,10 +303,13 @@ def _alike(accuracy: Mapping[str, Any], prefix: str) -> float | str:
 
 
 def _further(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> list[str]:
-    """Input sizes beside the model's own, of any variant: FP32 has no figure of accuracy where there are no labels."""
+    """Input sizes beside the model's own, the smallest first, of any variant: FP32 has no accuracy where there are no labels."""
     # <variant>.<size>.<key>, and <variant>.<provider>.<threads>.<batch>.<size>.<key>: elsewhere a class may be called like a size.
     named = [key.split(".")[1:2] for key in accuracy] + [key.split(".")[4:5] for key in latency]
-    return list(dict.fromkeys(size for part in named for size in part if SIZE.fullmatch(size)))
+    found = {size for part in named for size in part if SIZE.fullmatch(size)}
+    # By name 1024x1024 goes before 320x320.
+    sides = {size: tuple(map(int, size.split("x"))) for size in found}
+    return sorted(found, key=lambda size: (sides[size][0] * sides[size][1], sides[size]))
 
 
 def _line(cells: Sequence[str]) -> str:
