@@ -135,23 +135,27 @@ def test_rows_of_matrices(op, transposed):
 
 
 @pytest.mark.parametrize("about_mean", [False, True])
+@pytest.mark.parametrize("most", [255, 65535])
 @pytest.mark.parametrize("columns", [3, 900])
-def test_moments_are_those_of_all_rows_in_any_order(columns, about_mean):
-    """Of 900 columns two images' rows are multiplied at once."""
-    rows = [np.random.default_rng(seed).integers(-255, 256, (2, 50 + seed, columns)).astype(np.float64) for seed in range(5)]
+def test_moments_are_those_of_all_rows_in_any_order(columns, about_mean, most):
+    """Of 900 columns two images' rows are multiplied at once, and in two stripes; of 300 rows sums go beyond what float32 holds."""
+    rows = [
+        np.random.default_rng(seed).integers(-most, most + 1, (2, 50 + 60 * seed, columns)).astype(np.float32) for seed in range(5)
+    ]
     one, other = Moments(2, columns), Moments(2, columns)
     for part in rows:
         one.add(part)
     for part in reversed(rows):
         other.add(part)
-    whole = np.concatenate(rows, axis=1)
+    whole = np.concatenate(rows, axis=1).astype(np.float64)
     mean, moments = one.mean, one.taken(about_mean=about_mean)
     assert np.array_equal(mean, other.mean)
     assert np.array_equal(moments, other.taken(about_mean=about_mean))
     assert np.array_equal(one.mean, mean)
     assert np.allclose(mean, whole.mean(axis=1))
     second = np.einsum("grc,grd->gcd", whole, whole) / whole.shape[1]
-    assert np.allclose(moments, [np.cov(group.T, bias=True) for group in whole] if about_mean else second)
+    wanted = [np.cov(group.T, bias=True) for group in whole] if about_mean else second
+    assert np.allclose(moments, wanted, rtol=1e-12, atol=1e-12 * most**2)
 
 
 @pytest.fixture(scope="module")

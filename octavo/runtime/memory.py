@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Any
 
-__all__ = ["return_freed_blocks"]
+__all__ = ["return_freed", "return_freed_blocks"]
 
 # Parameters of glibc's mallopt(3).
 _M_TRIM_THRESHOLD = -1
@@ -23,9 +24,23 @@ def return_freed_blocks(above: int) -> None:
     Args:
         above: bytes.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _of_glibc("mallopt")
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, above)
         mallopt(_M_TRIM_THRESHOLD, _KEPT)
+
+
+def return_freed() -> None:
+    """Give the system back what was freed so far, whatever its size: for where a step ends that made many copies of a network.
+
+    Weights of a few MB lie between blocks that live on, and glibc gives back the end of its heap alone: of 850 MB that quantizing
+    SSD300 (143 MB) held once its ways were tried, 350 were free. It takes milliseconds.
+    """
+    trim = _of_glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _of_glibc(name: str) -> Any:
+    """A function of it; None where there is none."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None

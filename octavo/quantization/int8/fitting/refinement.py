@@ -29,6 +29,7 @@ from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.units import Unit
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.host import cores
+from octavo.runtime.memory import return_freed
 from octavo.runtime.tensors import Group, group_names, open_groups
 
 __all__ = ["refined_codes"]
@@ -87,6 +88,8 @@ def refined_codes(
 def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form) -> Iterator[tuple[str, Codes]]:
     layers = [unit for unit in plan.int8 if unit.kind == "linear" and _columns(unit)[1] <= _COLUMNS]
     for part in _parts(alike(layers)):
+        # What was tried before lies between what lives on, and what a part fitted in its place.
+        return_freed()
         moments = {unit.name: Moments(*_columns(unit)) for units in part for unit in units}
         # Layers that are fitted as one see as many rows as one does.
         most = {unit.name: _most(unit, len(samples) * len(units)) for units in part for unit in units}
@@ -183,9 +186,9 @@ def _trusted(own: np.ndarray, count: int) -> np.ndarray:
 
 
 def _codes(rows: np.ndarray, chosen: QParams) -> np.ndarray:
-    """Codes minus their zero point, [groups, rows, columns] float64: whole numbers, whose moments are exact."""
+    """Codes minus their zero point, [groups, rows, columns] float32: whole numbers, whose moments are exact."""
     # A scale for each channel is one for each group of a depthwise Conv; `rounded` has channels second.
-    return chosen.steps(rows.swapaxes(0, 1)).astype(np.float64).swapaxes(0, 1)
+    return chosen.steps(rows.swapaxes(0, 1)).swapaxes(0, 1)
 
 
 def _columns(unit: Unit) -> tuple[int, int]:

@@ -41,8 +41,14 @@ def cost_of(codes: np.ndarray, target: np.ndarray, scale: np.ndarray, moments: n
     Returns:
         float64 (groups, rows), >= 0 up to rounding.
     """
+    return _cost_and_slope(codes, target, scale, moments)[0]
+
+
+def _cost_and_slope(codes: np.ndarray, target: np.ndarray, scale: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What codes cost, and half of how that changes with each weight, (groups, rows, columns)."""
     error = codes * scale[..., None] - target
-    return np.einsum("grk,grk->gr", error @ moments, error)
+    slope = error @ moments
+    return np.einsum("grk,grk->gr", slope, error), slope
 
 
 def scales_for(target: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarray:
@@ -88,8 +94,9 @@ def rounded_codes(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, li
     # In place: of many columns they are what takes memory.
     with _damped(moments):
         passed_on = _passed_on(wanted, steps, moments, limit)
-        worse = cost_of(passed_on, wanted, steps, moments) > cost_of(nearest, wanted, steps, moments)
-        return _descended(np.where(worse[..., None], nearest, passed_on), wanted, steps, moments, limit)
+        (cost, slope), (plain, of_plain) = (_cost_and_slope(codes, wanted, steps, moments) for codes in (passed_on, nearest))
+        worse = (cost > plain)[..., None]
+        return _descended(np.where(worse, nearest, passed_on), np.where(worse, of_plain, slope), steps, moments, limit)
 
 
 @contextmanager
@@ -146,10 +153,10 @@ def _passed_on(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit
     return np.take_along_axis(codes, back[:, None, :], axis=2)
 
 
-def _descended(codes: np.ndarray, target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarray:
-    """Each weight to its best code given the others, in turn."""
+def _descended(codes: np.ndarray, slope: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarray:
+    """Each weight to its best code given the others, in turn; `slope` is of the codes, and is changed."""
     groups, rows, size = codes.shape
-    slope = ((codes * scale[..., None] - target) @ moments).reshape(-1, size)
+    slope = slope.reshape(-1, size)
     codes, scale, group = codes.reshape(-1, size).copy(), scale.reshape(-1), np.repeat(np.arange(groups), rows)
     # Codes from here to where a weight costs least, for a slope of 1.
     per_code = 1 / scale
