@@ -3,6 +3,7 @@
 Reads `task`, `source`, `input` and `data.calibration` of params.yaml; `benchmark.batch` is held against the graph, no more.
 """
 
+import gc
 from functools import partial
 from itertools import islice
 
@@ -19,6 +20,7 @@ from octavo.layout import MODEL, variant_dir
 from octavo.manifest import block_hash, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
+from octavo.runtime.memory import return_freed
 from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_at_another_size, compare_with_file, compare_with_reference, refuse_mixed_batch
@@ -39,6 +41,9 @@ def main() -> None:
     with replace_dir(variant_dir(chosen.model, "fp32")) as folder:
         with working(f"exporting {chosen.model}"):
             fetched = fetch(spec.source, spec.input, folder, [tensor for _, tensor in samples])
+        # Exporters hold a network several times, in blocks of all sizes.
+        gc.collect()
+        return_freed()
         custom = fetched.custom_ops
         with custom.files({"fp32": folder / MODEL}) as runs:
             # Errors name the setting, or where the file will lie: what is loaded lies in a temporary folder.
@@ -73,6 +78,8 @@ def main() -> None:
         image_input = fetched.input_name
         # The file is opened once more: what it was made of and checked with need not lie in memory beside that.
         del answer, fetched, session
+        gc.collect()
+        return_freed()
         manifest = write_manifest(
             folder, name=chosen.model, variant="fp32", spec=spec, image_input=image_input, made=made, custom_ops=custom
         )
