@@ -10,6 +10,7 @@ from octavo.graph.passes.affine.cut_before_concat import CutBeforeConcatPass
 from octavo.graph.passes.affine.fold_batch_norm import FoldBatchNormPass
 from octavo.graph.passes.affine.fold_scale import FoldScalePass
 from octavo.graph.passes.affine.frozen_norm import FrozenNormPass
+from octavo.graph.passes.affine.layer_scale import LayerScalePass
 from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
 from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
 from octavo.graph.passes.affine.rows_first import RowsFirstPass
@@ -64,6 +65,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     FoldScalePass()(ready)
     FrozenNormPass()(ready)
     RowsFirstPass()(ready)
+    LayerScalePass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
     FoldScalePass()(ready)
     ChannelsApartPass()(ready)
