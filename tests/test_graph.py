@@ -707,7 +707,8 @@ def test_whole_numbers_that_are_only_cast_to_float_are_an_image(inputs, last, fo
     ("inputs", "name", "says"),
     [
         ("int64[1,3] ids", None, r"no float input.*ids int64 \[1, 3\]"),
-        ("float[1,3] vector", None, "four dimensions.*vector"),
+        ("float[1,3] vector", None, "four dimensions.*vector.*\n.*input.name"),
+        ("float[3,h,w] image", None, "four dimensions.*image.*\n.*batch of one.*list"),
         ("float[1,3,4,4] a, float[1,3,4,4] b", None, r"several inputs.*a float.*b float"),
         ("float[1,3,4,4] a", "c", "no input 'c'.*a float"),
         ("float[1,3,4,4] a, int64[2] b", "b", "'b' takes no image"),

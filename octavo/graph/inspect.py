@@ -119,7 +119,14 @@ def image_input(model: ir.Model, name: str | None = None) -> ir.Value:
     check_ranks(model)
     images = [value for value in typed if value not in wide and value.shape is not None and len(value.shape) == 4] or wide
     if not images:
-        raise SourceError(f"no input of the graph has four dimensions; its inputs: {listed}", "set `input.name` in params.yaml")
+        alone = any(value.shape is not None and len(value.shape) == 3 for value in typed)
+        raise SourceError(
+            f"no input of the graph has four dimensions; its inputs: {listed}",
+            # torchvision's detectors take a list of images, and torch.onnx.export makes an input of each.
+            "an image comes in a batch of one: export a module whose forward(batch) calls this one with list(batch)"
+            if alone
+            else "set `input.name` in params.yaml",
+        )
     if len(images) > 1:
         raise SourceError(
             f"several inputs could take the image: {listed}",
