@@ -69,13 +69,14 @@ def model_bytes(folder: str | Path) -> int:
     return sum(path.stat().st_size for path in _files(folder))
 
 
-def session_entries(target: str | None) -> dict[str, str]:
+def session_entries(manifest: Mapping[str, Any] | None) -> dict[str, str]:
     """Session entries that a file needs on this machine's CPU for right results.
 
     Args:
-        target: its `int8.target`; None of a file that is not quantized, which needs none.
+        manifest: the file's; without one, or without a `target` in it, it may be any.
     """
-    return session_config(fits16=target in (None, "cpu-no-vnni"))
+    # A file that is not quantized has None for a target.
+    return session_config(fits16=(manifest or {}).get("target", "cpu") in (None, "cpu-no-vnni"))
 
 
 def recommended_providers(variant: str, target: str | None = None) -> list[str]:
@@ -157,7 +158,7 @@ def write_manifest(
         "image": image(),
         "host": fingerprint(),
         # What ONNX Runtime had to be told on that machine for right INT8 results; a service on such a machine needs it too.
-        "session": session_entries(target),
+        "session": session_entries({"target": target}),
     }
     write_json(folder / MANIFEST, manifest)
     return manifest

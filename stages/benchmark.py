@@ -17,17 +17,19 @@ from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import further_sizes, named, refuse_untaken
 from octavo.images.purpose import open_images
 from octavo.layout import HOSTS, host_record, metrics_dir, present_variants, variant_dir
-from octavo.manifest import model_bytes, own_manifest, read_manifest, session_entries
+from octavo.manifest import model_bytes, read_manifest, session_entries
 from octavo.params import load_model
 from octavo.params.grammar import ModelSpec
 from octavo.progress import say, track
-from octavo.runtime.benchmark import figures, latencies, load_ms, on_device, peak_memory_mib
+from octavo.runtime.benchmark import figures, footprint, latencies, on_device
 from octavo.runtime.host import fingerprint
 from octavo.runtime.providers import AUTO, ON_GPU, chosen_providers, provider_warning
-from octavo.runtime.session import Session, session_warning
+from octavo.runtime.session import Session, session_warning, session_words
 
 # Images on which a GPU's outputs are held against the CPU's.
 COMPARED = 16
+
+Files, Entries = dict[str, Path], dict[str, dict[str, str]]
 
 
 def main() -> None:
@@ -36,25 +38,23 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     manifest = read_manifest(variant_dir(chosen.model, "fp32"))
     custom, paths = CustomOps.read(variant_dir(chosen.model, "fp32"), manifest), present_variants(chosen.model)
-    entries = {variant: session_entries(own_manifest(path.parent)["target"]) for variant, path in paths.items()}
+    manifests = {variant: read_manifest(path.parent) for variant, path in paths.items()}
+    entries = {variant: session_entries(own) for variant, own in manifests.items()}
     warnings = [session_warning(entries.values()), provider_warning() if AUTO in spec.benchmark.providers else None]
     with custom.files(paths) as runs:
         record = custom.metrics() | _measure(chosen.model, spec, Feeds.read(manifest), paths, runs, entries=entries)
     host, latest = record["host.id"], metrics_dir(chosen.model) / "latency.json"
     others = sorted(path.parent.name for path in HOSTS.glob(f"*/{chosen.model}.json") if path.parent.name != host)
-    hashes = {f"{variant}.sha256": read_manifest(path.parent)["sha256"] for variant, path in paths.items()}
+    hashes = {f"{variant}.sha256": own["sha256"] for variant, own in manifests.items()}
     write_json(host_record(host, chosen.model), record | hashes)
     write_json(latest, record)
-    for warning in filter(None, warnings):
-        say(f"note: {warning}")
-    for operator, ran in custom.metrics().items():
-        say(f"{operator}: {ran}")
+    lines = [f"note: {warning}" for warning in warnings if warning]
+    for line in [*lines, *(f"{operator}: {ran}" for operator, ran in custom.metrics().items())]:
+        say(line)
     say(f"{latest}: {len(paths)} variants, host {host}" + (f"; in {HOSTS} stay those of {', '.join(others)}" if others else ""))
 
 
-def _measure(
-    model: str, spec: ModelSpec, feeds: Feeds, paths: dict[str, Path], runs: dict[str, Path], *, entries: dict[str, dict[str, str]]
-) -> dict[str, Any]:
+def _measure(model: str, spec: ModelSpec, feeds: Feeds, paths: Files, runs: Files, *, entries: Entries) -> dict[str, Any]:
     """The record of all settings; sizes are those of `paths`, what is run are `runs`, with each its session entries."""
     settings, providers = spec.benchmark, chosen_providers(spec.benchmark.providers)
     items = open_images(spec.data, "validation", f"models.{model}.data")
@@ -62,8 +62,7 @@ def _measure(
     refuse_untaken(spec, network.input_shapes[feeds.image], items, lambda image: network.run(feeds(image)))
     sizes = [spec.input.size, *further_sizes(spec)]
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
-    said = dict(sorted(pair for own in entries.values() for pair in own.items()))
-    record["host.session"] = ", ".join(f"{key}={value}" for key, value in said.items()) or "defaults"
+    record["host.session"] = session_words(entries.values())
 
     largest = max(settings.threads)
     plan = product(providers, settings.threads, settings.batch, sizes)
@@ -89,13 +88,10 @@ def _measure(
     fed = feeds(next(iter(Images(items, spec.input, "skip")))[1])
     bytes_fp32 = model_bytes(paths["fp32"].parent)
     for variant, path in track(list(runs.items()), f"loading {model}'s variants"):
-        size, how = model_bytes(paths[variant].parent), {"provider": providers[0], "threads": largest, "entries": entries[variant]}
-        record |= {
-            f"{variant}.size_mb": round(size / 1e6, 3),
-            f"{variant}.size_ratio": round(size / bytes_fp32, 4),
-            f"{variant}.load_ms": round(load_ms(path, **how), 1),
-            f"{variant}.peak_memory_mib": round(peak_memory_mib(path, fed, **how), 1),
-        }
+        size = model_bytes(paths[variant].parent)
+        record |= {f"{variant}.size_mb": round(size / 1e6, 3), f"{variant}.size_ratio": round(size / bytes_fp32, 4)}
+        loaded = footprint(path, fed, provider=providers[0], threads=largest, entries=entries[variant])
+        record |= {f"{variant}.{key}": value for key, value in loaded.items()}
     return record
 
 

@@ -3,7 +3,6 @@
 Reads `task`, `source`, `input` and `data.calibration` of params.yaml; `benchmark.batch` is held against the graph, no more.
 """
 
-import gc
 from functools import partial
 from itertools import islice
 
@@ -42,8 +41,7 @@ def main() -> None:
         with working(f"exporting {chosen.model}"):
             fetched = fetch(spec.source, spec.input, folder, [tensor for _, tensor in samples])
         # Exporters hold a network several times, in blocks of all sizes.
-        gc.collect()
-        return_freed()
+        return_freed(cycles=True)
         custom = fetched.custom_ops
         with custom.files({"fp32": folder / MODEL}) as runs:
             # Errors name the setting, or where the file will lie: what is loaded lies in a temporary folder.
@@ -78,8 +76,7 @@ def main() -> None:
         image_input = fetched.input_name
         # The file is opened once more: what it was made of and checked with need not lie in memory beside that.
         del answer, fetched, session
-        gc.collect()
-        return_freed()
+        return_freed(cycles=True)
         manifest = write_manifest(
             folder, name=chosen.model, variant="fp32", spec=spec, image_input=image_input, made=made, custom_ops=custom
         )

@@ -47,7 +47,7 @@ def main() -> None:
     feeds, where = Feeds.read(manifest), f"models.{chosen.model}.data"
     manifests = {variant: own_manifest(path.parent) for variant, path in paths.items()}
     with custom.files(paths, outputs=compared if custom.bodies else []) as runs:
-        network = {variant: Session(path, entries=session_entries(manifests[variant]["target"])) for variant, path in runs.items()}
+        network = {variant: Session(path, entries=session_entries(manifests[variant])) for variant, path in runs.items()}
     sessions = answering(network, spec.task, spec.input, feeds.image)
     own = [output["name"] for output in manifest["outputs"]]
     scored = own if set(own) <= set(network["fp32"].outputs) else None
@@ -90,7 +90,7 @@ def main() -> None:
         say(f"skipped: {skipped}")
     for remark in remarks(record):
         say(remark)
-    if warning := session_warning(session_entries(own["target"]) for own in manifests.values()):
+    if warning := session_warning(map(session_entries, manifests.values())):
         say(f"note: {warning}")
     say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
 

@@ -231,7 +231,7 @@ class _Opener:
             )
         for provider in (candidates := self.providers(artifact)):
             try:
-                entries = session_entries(artifact.manifest.get("target"))
+                entries = session_entries(artifact.manifest)
                 session = Session(artifact.path, provider=provider, threads=self.threads, entries=entries)
                 if not selfcheck(session, artifact.manifest):
                     # Nothing of it can be compared; that it runs is known all the same before it is timed or taken.

@@ -118,7 +118,7 @@ def reference(model: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     if manifest.get("custom_ops"):
         return {"outputs": [], "left_out": {"*": "custom operators: a stand-in's numbers would be compared"}}
     feeds = check_feeds(manifest)
-    entries = session_entries(manifest.get("target"))
+    entries = session_entries(manifest)
     wanted = Session(model, entries=entries).run_finite(feeds, "the self-check's image")
     other = Session(model, optimization="off", entries=entries).run(feeds)
     found: dict[str, Any] = {"outputs": [], "left_out": {}}

@@ -19,7 +19,7 @@ from octavo.runtime.providers import ON_GPU
 from octavo.runtime.session import Session
 from octavo.runtime.timing import Latency, interleaved
 
-__all__ = ["figures", "latencies", "load_ms", "on_device", "peak_memory_mib"]
+__all__ = ["figures", "footprint", "latencies", "load_ms", "on_device", "peak_memory_mib"]
 
 
 def latencies(
@@ -105,6 +105,17 @@ def on_device(
     return {
         name: {"cosine_min": round(min(cosines[name]), 6), "sqnr_db": round(sqnr_db(signal[name], noise[name]), 2)}
         for name in models
+    }
+
+
+def footprint(
+    model: Path, feeds: Mapping[str, np.ndarray], *, provider: str, threads: int, entries: Mapping[str, str]
+) -> dict[str, float]:
+    """What loading a model takes: `load_ms` and `peak_memory_mib`, as these functions measure them."""
+    how = {"provider": provider, "threads": threads, "entries": entries}
+    return {
+        "load_ms": round(load_ms(model, **how), 1),
+        "peak_memory_mib": round(peak_memory_mib(model, feeds, **how), 1),
     }
 
 

@@ -15,7 +15,7 @@ from octavo.errors import ModelRunError
 from octavo.runtime.host import has_vnni
 from octavo.runtime.providers import ON_GPU, PROVIDERS, require_provider
 
-__all__ = ["Session", "exact_from", "halved", "session_config", "session_warning"]
+__all__ = ["Session", "exact_from", "halved", "session_config", "session_warning", "session_words"]
 
 LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -53,6 +53,12 @@ def session_config(*, fits16: bool = False) -> dict[str, str]:
     falls from 19 dB to 7 dB. `session.x64quantprecision` makes it take uint8 x uint8 kernels there: exact, and slower.
     """
     return {} if fits16 or has_vnni() else {"session.x64quantprecision": "1"}
+
+
+def session_words(entries: Iterable[Mapping[str, str]]) -> str:
+    """The session entries of several files in one line; `defaults` where there are none."""
+    said = dict(sorted(pair for own in entries for pair in own.items()))
+    return ", ".join(f"{key}={value}" for key, value in said.items()) or "defaults"
 
 
 def session_warning(entries: Iterable[Mapping[str, str]]) -> str | None:
