@@ -130,6 +130,7 @@ def test_the_file_answers_as_if_it_had_been_carried_along(samples, monkeypatch, 
     model = detector()
     result = quantized(model, samples, **recipe)
     monkeypatch.setattr(without_suppression, "_WORTH", 1 << 30)
+    assert WithoutSuppression.of(model) is None
     whole = quantized(model, samples, **recipe)
     assert result.measured == whole.measured
     assert [(one.node, one.precision) for one in result.decisions] == [(one.node, one.precision) for one in whole.decisions]

@@ -22,9 +22,8 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.scales import ranges_of, scales_of
 from octavo.quantization.int8.numbers.shifts import Attended, Known, before_heads, rounding_shifts
 from octavo.quantization.int8.numbers.stored import store_weights
-from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of, within
+from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of_layers, within
 from octavo.quantization.int8.numbers.weights import Codes, codes_of
-from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.emptiness import crashing_when_empty
 from octavo.quantization.int8.structure.heads import map_heads, pixel_heads
 from octavo.quantization.int8.structure.rows import activated
@@ -210,24 +209,8 @@ class Draft:
         return Draft(self.model, self.statistics, self.recipe, self.kept, samples, **given)
 
     def peaks(self, int8: Iterable[Unit], scales: Mapping[str, QParams]) -> dict[str, np.ndarray]:
-        """Of layers whose products the target's kernels saturate, the largest code of each input channel, by node (`peaks_of`).
-
-        Layers with the same weights have the same: their codes are in the file once.
-        """
-        if not self.target.saturates:
-            return {}
-        found = {}
-        for units in alike(unit for unit in int8 if unit.kind == "linear"):
-            names = [unit.inputs[0].name or "" for unit in units]
-            seen = [
-                peaks_of(unit.main, scales[name], self.statistics.tensors.get(name))
-                for unit, name in zip(units, names, strict=True)
-                if name in scales
-            ]
-            known = [peaks for peaks in seen if peaks is not None]
-            if known:
-                found |= {unit.main.name: np.max(known, axis=0) for unit in units}
-        return found
+        """Of layers whose products the target's kernels saturate, the largest code of each input channel, by node."""
+        return peaks_of_layers(int8, scales, self.statistics) if self.target.saturates else {}
 
     def require_ranges(self) -> None:
         """Refuse an override that would do nothing.

@@ -97,7 +97,7 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     statistics.require_tensors(value.name or "" for value in (*model.graph.inputs, *_made(model)))
     detects = images is not None and images.candidates is not None
     # A detector is judged by the boxes that suppression chooses among: what it has chosen has no places.
-    apart = WithoutSuppression.of(model, 1) if detects else WithoutSuppression.of(model)
+    apart = WithoutSuppression.of(model, always=detects)
     if apart is None:
         return _quantized(model, statistics, recipe, images)
     if images is not None:

@@ -41,13 +41,13 @@ class WithoutSuppression:
     part: ir.Model
 
     @classmethod
-    def of(cls, model: ir.Model, least: int = _WORTH) -> Self | None:
-        """None where it has fewer nodes than `least`, or nodes have no names to be told by; `model` is not changed."""
+    def of(cls, model: ir.Model, *, always: bool = False) -> Self | None:
+        """None where there is none (or little, unless `always`), or nodes have no names to be told by; `model` is not changed."""
         nodes = list(model.graph)
         if len({node.name for node in nodes if node.name}) < len(nodes):
             return None
         off = {node.name or "": node for node in suppression(model)}
-        if len(off) < least:
+        if len(off) < (1 if always else _WORTH):
             return None
         part = copied(model)
         cut(part, lambda node: node.name in off, measured=False)

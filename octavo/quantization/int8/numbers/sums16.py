@@ -13,16 +13,20 @@ of as many outputs as inputs have a kernel of their own, which is exact. That wa
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 import onnx_ir as ir
 
+from octavo.calibration.statistics import Statistics
 from octavo.calibration.tensor import TensorStatistics
 from octavo.graph.passes.kernels.conv_on_columns import MOST_CHANNELS
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import channel_axis, weights_of
-from octavo.quantization.int8.structure.units import is_depthwise
+from octavo.quantization.int8.structure.alike import alike
+from octavo.quantization.int8.structure.units import Unit, is_depthwise
 
-__all__ = ["least_scales", "peaks_of", "within"]
+__all__ = ["least_scales", "peaks_of", "peaks_of_layers", "within"]
 
 _MOST, _LEAST = 32767, -32768
 # How far beyond the largest value that calibration saw in a channel its codes may go, and the least code that they may go to: of a
@@ -53,6 +57,21 @@ def peaks_of(node: ir.Node, chosen: QParams, seen: TensorStatistics | None) -> n
     # Padding is zero.
     reached = np.maximum(high.astype(np.float64) * _ROOM, 0)
     return np.clip(np.maximum(np.rint(reached / chosen.scale) + chosen.zero_point, _FLOOR), 0, 255)
+
+
+def peaks_of_layers(int8: Iterable[Unit], scales: Mapping[str, QParams], statistics: Statistics) -> dict[str, np.ndarray]:
+    """The largest code of each input channel (`peaks_of`) of all layers that have such, by node.
+
+    Layers with the same weights have the same: their codes are in the file once.
+    """
+    found = {}
+    for units in alike(unit for unit in int8 if unit.kind == "linear"):
+        inputs = [(unit.main, unit.inputs[0].name or "") for unit in units]
+        seen = [peaks_of(node, scales[name], statistics.tensors.get(name)) for node, name in inputs if name in scales]
+        known = [peaks for peaks in seen if peaks is not None]
+        if known:
+            found |= {unit.main.name: np.max(known, axis=0) for unit in units}
+    return found
 
 
 def least_scales(node: ir.Node, peaks: np.ndarray) -> np.ndarray:
