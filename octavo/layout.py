@@ -14,6 +14,7 @@ __all__ = [
     "MANIFEST",
     "MODEL",
     "PARITY",
+    "REFERENCE",
     "SENSITIVITY",
     "SKIPPED",
     "TORCH_OUTPUTS",
@@ -45,6 +46,8 @@ PARITY = 0.999
 SKIPPED = "skipped.json"
 # Beside an exported model.onnx: the torch module's outputs on some images.
 TORCH_OUTPUTS = "torch_outputs.npz"
+# What every other variant is held against.
+REFERENCE = "fp32"
 # In the order of every table.
 VARIANTS = ("fp32", "fp16", "int8", "int8_dynamic", "qat")
 # Those that are made for speed: FP16 is a size format on a CPU.

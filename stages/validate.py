@@ -19,79 +19,67 @@ from octavo.evidence.resolutions import at_resolutions
 from octavo.evidence.roc import COLUMNS, roc_rows
 from octavo.evidence.validation import Validation
 from octavo.files import write_csv, write_json
-from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.graph.selection import selects
 from octavo.images.dataset import Images
-from octavo.images.feeds import Feeds
-from octavo.images.input_sizes import refuse_untaken
-from octavo.images.purpose import open_images, refuse_calibrated
-from octavo.layout import calibration_dir, metrics_dir, present_variants, skipped_variants, variant_dir
-from octavo.manifest import as_exported, model_bytes, own_manifest, read_manifest, session_entries
+from octavo.images.purpose import refuse_calibrated
+from octavo.layout import REFERENCE, calibration_dir, metrics_dir, skipped_variants, variant_dir
+from octavo.manifest import as_exported
 from octavo.params import load_model
 from octavo.progress import say, track
-from octavo.runtime.session import Session, session_warning
+from octavo.runtime.session import session_warning
 from octavo.tasks.embedding.flip import answering
 from octavo.tasks.registry import compared_outputs, model_classes
+from octavo.variants import Variants
 
 
 def main() -> None:
     """Parse, run all variants over the images, write the evidence."""
     chosen = cli.parser(__doc__).parse_args()
-    spec = load_model(chosen.params, chosen.model)
-    manifest = read_manifest(variant_dir(chosen.model, "fp32"))
-    spec = as_exported(spec, manifest)
-    paths = present_variants(chosen.model)
-    original, custom = load(paths["fp32"]), CustomOps.read(variant_dir(chosen.model, "fp32"), manifest)
+    spec, variants = load_model(chosen.params, chosen.model), Variants.read(chosen.model)
+    spec, feeds, custom = as_exported(spec, variants.manifest), variants.feeds, variants.custom
+    original = load(variants.paths[REFERENCE])
     compared = custom.compared(original) if custom.bodies else compared_outputs(spec.task)
-    feeds, where = Feeds.read(manifest), f"models.{chosen.model}.data"
-    manifests = {variant: own_manifest(path.parent) for variant, path in paths.items()}
-    with custom.files(paths, outputs=compared if custom.bodies else []) as runs:
-        network = {variant: Session(path, entries=session_entries(manifests[variant])) for variant, path in runs.items()}
-    sessions = answering(network, spec.task, spec.input, feeds.image)
-    own = [output["name"] for output in manifest["outputs"]]
-    scored = own if set(own) <= set(network["fp32"].outputs) else None
-    classes = model_classes(spec.task, spec.input, lambda image: network["fp32"].run(feeds(image)), scored)
-    items = open_images(spec.data, "validation", where, classes)
+    network = variants.sessions(compared)
+    fp32, selecting = network[REFERENCE], selects(original)
+    scored = variants.scored(fp32)
+    classes = model_classes(spec.task, spec.input, lambda image: fp32.run(feeds(image)), scored)
+    items = variants.images(spec, fp32, classes)
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin
     refuse_calibrated([*calibrated["files"], *calibrated["held_out"]], items, spec.data)
-    refuse_untaken(spec, network["fp32"].input_shapes[feeds.image], items, lambda image: network["fp32"].run(feeds(image)))
     images = Images(items, spec.input, spec.data.on_bad_image)
-    selecting = selects(original)
+    sessions = answering(network, spec.task, spec.input, feeds.image)
     validation = Validation(spec.task, spec.input, sessions, feeds, compared, scored, selecting, spec.data.holdout)
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= at_resolutions(spec, validation, items, track)
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
-    sizes = {variant: model_bytes(path.parent) for variant, path in paths.items()}
-    judged, notes = cost_gates(spec.validation.gates, sizes, sessions, feeds(next(iter(Images(items, spec.input, "skip")))[1]))
-    record |= judged | kernel_gates(spec.validation.gates, manifests)
+    one = feeds(next(iter(Images(items, spec.input, "skip")))[1])
+    judged, notes = cost_gates(spec.validation.gates, variants.sizes, sessions, one)
+    record |= judged | kernel_gates(spec.validation.gates, variants.manifests)
     record |= skipped_variants(chosen.model)
-    record |= torch_baseline(variant_dir(chosen.model, "fp32"), network["fp32"], feeds, spec, selecting=selecting)
+    record |= torch_baseline(variant_dir(chosen.model, REFERENCE), fp32, feeds, spec, selecting=selecting)
 
     def samples():
         for item, tensor in islice(Images(items, spec.input, spec.data.on_bad_image), spec.validation.layer_samples):
             yield item.name, feeds(tensor)
 
     layers = []
-    if "int8" in paths:
-        layers = layer_noise(custom.whole(original), custom.whole(load(paths["int8"])), samples, read_growth(chosen.model))
+    if "int8" in variants.paths:
+        int8 = custom.whole(load(variants.paths["int8"]))
+        layers = layer_noise(custom.whole(original), int8, samples, read_growth(chosen.model))
     folder = metrics_dir(chosen.model)
     write_noise(chosen.model, layers)
     write_pictures(folder / "pictures", validation, spec.validation.pictures)
     write_csv(folder / "images.csv", validation.rows())
     write_csv(folder / "roc.csv", roc_rows(validation), COLUMNS)
     write_json(folder / "accuracy.json", record)
-    for note in notes:
-        say(f"note: {note}")
-    for operator, ran in custom.metrics().items():
-        say(f"{operator}: {ran}; compared: {', '.join(compared)}")
-    for skipped in images.skipped:
-        say(f"skipped: {skipped}")
-    for remark in remarks(record):
-        say(remark)
-    if warning := session_warning(map(session_entries, manifests.values())):
-        say(f"note: {warning}")
+    notes += filter(None, [*variants.notes, session_warning(variants.entries.values())])
+    lines = [f"note: {note}" for note in notes]
+    lines += [f"{operator}: {ran}; compared: {', '.join(compared)}" for operator, ran in custom.metrics().items()]
+    lines += [f"skipped: {skipped}" for skipped in images.skipped]
+    for line in [*lines, *remarks(record)]:
+        say(line)
     say(f"{folder / 'accuracy.json'}: {len(sessions)} variants on {record['images']} images, {record['labelled']} of them labelled")
 
 

@@ -12,14 +12,13 @@ import numpy as np
 
 from octavo.evidence.bootstrap import Interval
 from octavo.evidence.gates import judge, judge_interval
-from octavo.layout import INT8_VARIANTS, PARITY
+from octavo.layout import INT8_VARIANTS, PARITY, REFERENCE
 from octavo.params.grammar import Gates
 from octavo.runtime.session import Session
 from octavo.runtime.timing import Latency, interleaved
 
 __all__ = ["cost_gates", "kernel_gates", "speed_ratio"]
 
-REFERENCE = "fp32"
 # Seconds that both graphs together are timed for, and bounds on the rounds that come of it.
 SECONDS, ROUNDS = 2.0, (11, 400)
 WARMUP = 3

@@ -10,10 +10,11 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from octavo.evidence.validation import REFERENCE, Validation
+from octavo.evidence.validation import Validation
 from octavo.files import replace_dir
 from octavo.images.dataset import Item
 from octavo.images.preprocess import preprocess
+from octavo.layout import REFERENCE
 from octavo.tasks.score import Panel, Shown
 
 __all__ = ["write_pictures"]

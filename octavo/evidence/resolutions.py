@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from octavo.evidence.validation import REFERENCE, Validation
+from octavo.evidence.validation import Validation
 from octavo.images.dataset import Images, Item
 from octavo.images.input_sizes import further_sizes, named
+from octavo.layout import REFERENCE
 from octavo.params.grammar import ModelSpec
 
 __all__ = ["at_resolutions"]

@@ -17,6 +17,7 @@ from octavo.evidence.fidelity import Fidelity
 from octavo.evidence.gates import judge, judge_drop, judge_interval
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
+from octavo.layout import REFERENCE
 from octavo.params.grammar import Gates, Input, Validate
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
@@ -24,8 +25,6 @@ from octavo.tasks.registry import SCORES
 from octavo.tasks.score import Score
 
 __all__ = ["Validation"]
-
-REFERENCE = "fp32"
 
 
 @dataclass
