@@ -205,6 +205,13 @@ class TestScore:
         assert record["labelled"] == 2
         assert record["warning"] == "2 labelled images, and nothing in them that ap counts: there is none"
 
+    @pytest.mark.parametrize("count", [2, 50])
+    def test_of_images_without_labels_the_record_says_whether_they_are_few(self, count):
+        validation = Validation(TASK, SPEC, {"fp32": SimpleNamespace(run_finite=lambda *_: self.right)}, Feeds("image"))
+        validation.run([(photo(None), np.zeros((1, 3, 64, 64), np.float32))] * count)
+        few = "2 images without labels; fidelity to FP32, all that they tell, needs 50 to say much"
+        assert validation.record(Validate()).get("warning") == (few if count == 2 else None)
+
     def test_without_annotations_there_is_fidelity_alone(self):
         reference, variant = self.both(self.right, None)
         assert set(variant.metrics(reference)) == {"sure_boxes", "match_f1", "match_iou", "match_score_diff"}

@@ -123,7 +123,7 @@ class Validation:
             found |= {"metric": truth.metric} | truth.about()
         kept = self._kept(settings)
         figures = self._values(kept)
-        warnings = list(_warnings(truth, figures[REFERENCE], found["labelled"])) if truth is not None else []
+        warnings = list(_warnings(truth, figures[REFERENCE], found)) if truth is not None else []
         if warnings:
             found["warning"] = "; ".join(warnings)
         for variant, values in figures.items():
@@ -204,11 +204,14 @@ class Validation:
         return [*rows, *(row for part in self.apart.values() for row in part.rows())]
 
 
-def _warnings(truth: Score, figures: Mapping[str, Any], labelled: int) -> Iterator[str]:
-    """What makes FP32's metric worth little."""
+def _warnings(truth: Score, figures: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """What makes FP32's metric, or without labels what is compared with FP32, worth little; `found` counts images and labels."""
+    images, labelled = found["images"], found["labelled"]
     if labelled and not truth.labelled:
         yield f"{labelled} labelled images, and nothing in them that {truth.metric} counts: there is none"
-    elif truth.labelled < truth.least:
+    elif not labelled and images < truth.least:
+        yield f"{images} images without labels; fidelity to FP32, all that they tell, needs {truth.least} to say much"
+    elif labelled and truth.labelled < truth.least:
         yield f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
     if truth.doubted is not None and figures.get(truth.metric, 1.0) < truth.doubted[0]:
         yield f"FP32's {truth.metric} is {figures[truth.metric]:.3f}: {truth.doubted[1]}"
