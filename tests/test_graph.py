@@ -205,6 +205,20 @@ def test_save_drops_traces_inside_subgraphs(tmp_path):
     assert b"alice" not in (tmp_path / "m.onnx").read_bytes()
 
 
+def test_save_leaves_out_what_constants_tell_themselves(tmp_path):
+    proto = onnx.shape_inference.infer_shapes(onnx.load(old_export(tmp_path / "m.onnx")))
+    of_weight = next(tensor for tensor in proto.graph.initializer if len(tensor.dims) == 4)
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info(of_weight.name, of_weight.data_type, of_weight.dims))
+    del proto.graph.input[1:]
+    onnx.save(proto, tmp_path / "stated.onnx")
+    save(load(tmp_path / "stated.onnx"), tmp_path / "saved.onnx")
+    saved = onnx.load(tmp_path / "saved.onnx").graph
+    stated = {value.name for value in saved.value_info}
+    assert stated == {value.name for value in proto.graph.value_info} - {of_weight.name}
+    assert stated
+    np.testing.assert_array_equal(run(tmp_path / "saved.onnx", IMAGE)[0], run(tmp_path / "stated.onnx", IMAGE)[0])
+
+
 def test_save_puts_weights_inside_and_above_the_limit_beside(tmp_path):
     path = old_export(tmp_path / "m.onnx", external="weights.bin")
     expected = run(path, IMAGE)[0]
