@@ -17,7 +17,7 @@ from octavo.layout import MODEL, variant_dir
 from octavo.manifest import as_exported, read_manifest, write_manifest
 from octavo.params import load_model
 from octavo.progress import say, working
-from octavo.quantization.decisions import as_records, left_out, summary
+from octavo.quantization.decisions import as_records, left_out, reasons, summary
 from octavo.quantization.fp16 import NOTHING_TO_CONVERT, quantize_fp16
 from octavo.quantization.select import asked
 
@@ -54,9 +54,9 @@ def main() -> None:
         written = write_manifest(
             temporary, name=chosen.model, variant="fp16", spec=spec, image_input=feeds.image, made=made, custom_ops=custom
         )
-    for decision in decisions:
-        if decision.precision == "float" and decision.reason not in NOTHING_TO_CONVERT:
-            say(as_in_file(f"stays float32: {decision.node} ({decision.op_type}): {decision.reason}"))
+    kept_float = [each for each in decisions if each.precision == "float" and each.reason not in NOTHING_TO_CONVERT]
+    for line in reasons(kept_float):
+        say(as_in_file(f"stays float32: {line}"))
     for warning in result.warnings:
         say(as_in_file(f"warning: {folder / MODEL}: {warning}"))
     share = written["bytes"] / manifest["bytes"]

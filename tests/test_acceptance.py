@@ -23,7 +23,7 @@ from octavo.evidence.report import shortfalls
 from octavo.graph.selection import selects
 from octavo.params.grammar import Gates
 from octavo.quantization.acceptance import accept
-from octavo.quantization.decisions import Decision, as_records, summary
+from octavo.quantization.decisions import Decision, as_records, reasons, summary
 from octavo.quantization.report import markdown
 from octavo.runtime import timing
 from octavo.runtime.session import Session
@@ -304,3 +304,10 @@ class TestCost:
         ]
         assert shortfalls(record) == wanted
         assert metrics_page("m", {"images": 1, "labelled": 1}, record).endswith("\n".join(f"- {line}" for line in wanted) + "\n")
+
+
+def test_nodes_of_one_reason_are_one_line_however_many_they_are():
+    few = [Decision("a", "Conv", "float", "near"), Decision("b", "Relu", "float", "far")]
+    assert reasons(few) == ["a (Conv): near", "b (Relu): far"]
+    many = [Decision(f"topk{place}", "TopK", "float", "near") for place in range(90)]
+    assert reasons([*few, *many]) == ["a (Conv), topk0 (TopK), topk1 (TopK) and 88 more: near", "b (Relu): far"]

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Decision", "as_records", "left_out", "said", "summary"]
+__all__ = ["Decision", "as_records", "left_out", "reasons", "said", "summary"]
+
+
+# Nodes that a line names of those with one reason: a detector that suppresses boxes class by class has 400.
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,14 @@ def summary(decisions: Iterable[Decision]) -> str:
         f"{precision}: " + ", ".join(f"{count} {op}" for (kind, op), count in sorted(counted.items()) if kind == precision)
         for precision in precisions
     )
+
+
+def reasons(decisions: Iterable[Decision]) -> list[str]:
+    """A line for each reason, as they first come: the first nodes that have it, and how many more."""
+    nodes: dict[str, list[str]] = {}
+    for decision in decisions:
+        nodes.setdefault(decision.reason, []).append(f"{decision.node} ({decision.op_type})")
+    return [
+        ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "") + f": {reason}"
+        for reason, names in nodes.items()
+    ]
