@@ -27,7 +27,6 @@ from octavo.quantization.int8.noise.switches import TENSOR, FloatGraph
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import ONE_SCALE
 from octavo.runtime.host import cores
-from octavo.runtime.session import Session
 
 __all__ = ["searched_scales", "sharing"]
 
@@ -137,7 +136,7 @@ class _Stretch:
         scales = {name: graph.plan.scales[name] for names in groups for name in names}
         # Heads are read behind their own rounding.
         self.heads = {name: f"{name}//read" if name in scales else name for name in graph.heads if name not in first}
-        self.session = Session(_rounding(graph, scales, nodes, first, [*self.heads.values(), *also]), threads=1)
+        self.session = graph.mapped.session(_rounding(graph, scales, nodes, first, [*self.heads.values(), *also]), threads=1)
 
     def noise(self, judge: Judge, names: Sequence[str], chosen: QParams) -> float:
         """Noise at the heads with these tensors rounded so, and all others exact."""

@@ -19,7 +19,7 @@ from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.protos import branchless, names_read, part_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.numbers.shifts import OwnShift
-from octavo.runtime.session import Session
+from octavo.runtime.mapped import MappedConstants
 from octavo.runtime.shapes import fixed_shape
 
 __all__ = ["LAYER", "READ", "TENSOR", "FloatGraph", "Key", "Stretch"]
@@ -40,6 +40,7 @@ class FloatGraph:
         shifts: of rounded tensors, taken off again.
         behind: of tensors, those others whose shifts are taken off behind them.
         heads: names of the tensors that are wanted of it.
+        mapped: has its large constants; sessions are opened by it.
         nodes, constants: of the main graph.
         static: of tensors of one shape that shape, of those whose first size is no batch's with that size left open.
     """
@@ -48,6 +49,12 @@ class FloatGraph:
         # As the file computes it: every trial runs it.
         model = copied(model)
         MishByExpPass()(model)
+        self.mapped = MappedConstants()
+        # Slopes of a PRelu are looked at where nodes are written.
+        slopes = {node.inputs[1] for node in model.graph if node.op_type == "PRelu"}
+        for value in model.graph.initializers.values():
+            if value not in slopes:
+                self.mapped.move(value)
         self.proto = ir.to_proto(model)
         self.plan, self.shifts = plan, shifts
         self.behind: dict[str, list[str]] = {}
@@ -111,7 +118,7 @@ class Stretch:
         self.constants: dict[str, onnx.TensorProto] = {}
         self.switches: set[str] = set()
         heads = [name for name in graph.heads if name not in held]
-        self.session = Session(self._written(nodes, [*dict.fromkeys([*heads, *also])]), threads=1)
+        self.session = graph.mapped.session(self._written(nodes, [*dict.fromkeys([*heads, *also])]), threads=1)
 
     def run(self, keys: Collection[Key], names: Sequence[str], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What was held and these tensors, with some roundings done."""
@@ -213,7 +220,7 @@ class Stretch:
             held = []
             if what == "then":
                 copy.input[1:] = [f"{node.name}.octavo.weights"]
-                held.append(numpy_helper.from_array(codes.restored, copy.input[1]))
+                held.append(self.graph.mapped.constant(copy.input[1], codes.restored))
                 if codes.bias is not None:
                     # Its input is exact here, or its shift is taken off: the bias shall not do it again.
                     bias = codes.bias + self.graph.plan.taken.get(node.name, 0.0)

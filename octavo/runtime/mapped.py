@@ -1,0 +1,87 @@
+"""Large constants of graphs that are tried, in files that ONNX Runtime maps.
+
+While a session is opened for a graph in memory each constant is held five times and more: in the nodes, in two protobufs, in their
+bytes and in what ONNX Runtime makes of these. From a file of its own it is read as it is needed, and leaves memory again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from weakref import finalize
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+
+from octavo.files import scratch_written_to
+from octavo.runtime.session import Session
+
+__all__ = ["MappedConstants"]
+
+# Constants from so many bytes on: what is smaller is not worth a file.
+_LARGE = 256 << 10
+_NAME = "<graph in memory>"
+
+
+class MappedConstants:
+    """A temporary folder for them, made with the first one, which goes when nobody holds this any more; sessions may live on."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._files = 0
+
+    def constant(self, name: str, array: np.ndarray) -> onnx.TensorProto:
+        """An array as a graph's constant of this name.
+
+        Raises:
+            OutputError: the system's temporary folder has no room for it.
+        """
+        if array.nbytes < _LARGE:
+            return numpy_helper.from_array(array, name)
+        file = self._written(array)
+        tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in {"location": file.name, "offset": 0, "length": array.nbytes}.items():
+            tensor.external_data.add(key=key, value=str(value))
+        return tensor
+
+    def move(self, value: ir.Value) -> None:
+        """Take an initializer's values out of its graph, where they are large.
+
+        Raises:
+            OutputError: the system's temporary folder has no room for them.
+        """
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < _LARGE or tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
+            return
+        file = self._written(tensor.numpy())
+        value.const_value = ir.ExternalTensor(
+            file.name, 0, tensor.nbytes, tensor.dtype, name=value.name or "", shape=tensor.shape, base_dir=file.parent
+        )
+
+    def session(self, graph: bytes, *, threads: int = 0) -> Session:
+        """A session for a serialized graph with such constants.
+
+        Raises:
+            ModelRunError: ONNX Runtime cannot load it.
+            OutputError: the system's temporary folder has no room for it.
+        """
+        if self._folder is None:
+            return Session(graph, threads=threads)
+        path = self._folder / "graph.onnx"
+        with scratch_written_to(self._folder):
+            path.write_bytes(graph)
+        return Session(path, threads=threads, name=_NAME)
+
+    def _written(self, array: np.ndarray) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+            finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        file = self._folder / str(self._files)
+        self._files += 1
+        with scratch_written_to(self._folder):
+            np.ascontiguousarray(array).tofile(file)
+        return file

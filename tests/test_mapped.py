@@ -1,0 +1,111 @@
+"""Constants that lie in files while graphs are tried: the same results, little memory, nothing left behind."""
+
+import gc
+import tempfile
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx_ir as ir
+import pytest
+from graphs import network, run, statistics_of
+
+from octavo.graph.prepared import prepared
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.draft import Draft
+from octavo.quantization.int8.fitting.cuts import searched_scales
+from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.sensitivity import noise_of, weights_noise
+from octavo.runtime import mapped
+from octavo.runtime.mapped import MappedConstants
+
+CHANNELS = 64
+FEEDS = [{"x": np.random.default_rng(seed).standard_normal((1, 3, 16, 16)).astype(np.float32)} for seed in range(6)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where temporary folders are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Bytes of the graphs that sessions were opened for."""
+    sizes, session = [], MappedConstants.session
+    monkeypatch.setattr(
+        MappedConstants, "session", lambda own, graph, **how: sizes.append(len(graph)) or session(own, graph, **how)
+    )
+    return sizes
+
+
+def wide() -> onnx.ModelProto:
+    """Three Convs, the last two with as many weights as are mapped, and slopes of a PRelu, one for each value of 256 KiB."""
+    generator = np.random.default_rng(0)
+    weights = {
+        "stem": generator.standard_normal((CHANNELS, 3, 3, 3)) / 5,
+        "slopes": generator.uniform(0, 1, (CHANNELS * 4, 16, 16)),
+        "body": generator.standard_normal((CHANNELS * 4, CHANNELS, 3, 3)) / 24,
+        "last": generator.standard_normal((8, CHANNELS * 4, 7, 7)) / 112,
+    }
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body", pads=[1, 1, 1, 1]),
+        oh.make_node("PRelu", ["b", "slopes"], ["p"], "p"),
+        oh.make_node("Conv", ["p", "last"], ["y"], "last"),
+    ]
+    return network(nodes, {name: value.astype(np.float32) for name, value in weights.items()}, ["y"])
+
+
+def tried():
+    """What is measured of roundings and ranges: everything that opens graphs with switches."""
+    model = prepared(wide())
+    draft = Draft(model, statistics_of(model, FEEDS[:4]), Int8(method="minmax"), {}, FEEDS[:4])
+    plan, judge = draft.plan(), HeadJudge(model, ["y"], FEEDS[4:])
+    alone, weights = noise_of(model, plan, judge, FEEDS[4:]), weights_noise(model, plan, judge, FEEDS[4:])
+    scales = searched_scales(model, plan, judge, judge)
+    return alone, weights, {name: (float(scale.scale), int(scale.zero_point)) for name, scale in scales.items()}
+
+
+def test_graphs_that_are_tried_hold_no_large_weights_and_measure_the_same(folder, monkeypatch, opened):
+    found = tried()
+    mapped_sizes = opened.copy()
+    monkeypatch.setattr(mapped, "_LARGE", 1 << 40)
+    opened.clear()
+    assert tried() == found
+    weights = 4 * (CHANNELS * 4 * CHANNELS * 9 + 8 * CHANNELS * 4 * 49)
+    # The slopes are looked at where nodes are written, and stay.
+    slopes = 4 * CHANNELS * 4 * 16 * 16
+    assert max(opened) > 1.5 * weights
+    assert max(mapped_sizes) < 1.5 * slopes, mapped_sizes
+
+
+def test_nothing_is_left_in_the_temporary_folder(folder):
+    tried()
+    gc.collect()
+    assert not list(folder.iterdir())
+
+
+def test_a_session_outlives_the_files_of_its_constants(folder):
+    model = wide()
+    wanted = run(model, FEEDS[0])["y"]
+    constants = MappedConstants()
+    for value in model.graph.initializers.values():
+        constants.move(value)
+    graph = ir.to_proto(model).SerializeToString()
+    session = constants.session(graph)
+    assert list(folder.iterdir())
+    del constants
+    assert not list(folder.iterdir())
+    assert np.array_equal(session.run(FEEDS[0])["y"], wanted)
+
+
+def test_small_constants_stay_and_no_folder_is_made(folder):
+    constants = MappedConstants()
+    tensor = constants.constant("w", np.arange(4, dtype=np.float32))
+    assert onnx.numpy_helper.to_array(tensor).tolist() == [0, 1, 2, 3]
+    large = constants.constant("w", np.zeros((256, 256), np.float32))
+    assert large.data_location == onnx.TensorProto.EXTERNAL
+    assert len(list(folder.iterdir())) == 1
