@@ -52,14 +52,14 @@ def test_rounding_by_the_inputs_never_costs_more_than_rounding_to_nearest(seed, 
     weights, moments = layer(seed, shape)
     scale = (np.abs(weights).max(axis=2) / limit).astype(np.float32)
     steps = scale.astype(np.float64)
-    codes = rounded_codes(weights, scale, moments, limit)
+    (codes,) = rounded_codes([(weights, scale)], moments, limit)
     assert np.array_equal(codes, np.rint(codes))
     assert np.abs(codes).max() <= limit
     nearest = np.clip(np.rint(weights / steps[..., None]), -limit, limit)
     noticed = damped(moments)
     before, after = cost_of(nearest, weights, steps, noticed), cost_of(codes, weights, steps, noticed)
     assert (after <= before * (1 + 1e-9) + 1e-12).all()
-    assert np.array_equal(codes, rounded_codes(weights, scale, moments, limit))
+    assert np.array_equal(codes, *rounded_codes([(weights, scale)], moments, limit))
 
 
 def test_correlated_inputs_let_rounding_cost_far_less():
@@ -68,7 +68,7 @@ def test_correlated_inputs_let_rounding_cost_far_less():
     weights = generator.standard_normal((1, 8, 32))
     moments = (inputs.T @ inputs / 200)[None]
     scale = (np.abs(weights).max(axis=2) / 7).astype(np.float32)
-    codes = rounded_codes(weights, scale, moments, 7)
+    (codes,) = rounded_codes([(weights, scale)], moments, 7)
     nearest = np.clip(np.rint(weights / scale[..., None]), -7, 7)
     errors = [np.square(inputs @ (choice * scale[..., None] - weights)[0].T).sum() for choice in (codes, nearest)]
     assert errors[0] < errors[1] / 3
@@ -77,7 +77,7 @@ def test_correlated_inputs_let_rounding_cost_far_less():
 def test_no_single_code_can_be_moved_for_the_better():
     weights, moments = layer(11, (1, 2, 5, 40))
     scale = (np.abs(weights).max(axis=2) / 3).astype(np.float32).astype(np.float64)
-    codes = rounded_codes(weights, scale, moments, 3)
+    (codes,) = rounded_codes([(weights, scale)], moments, 3)
     least = cost_of(codes, weights, scale, damped(moments))
     for row in range(2):
         for column in range(5):
@@ -156,6 +156,16 @@ def test_moments_are_those_of_all_rows_in_any_order(columns, about_mean, most):
     second = np.einsum("grc,grd->gcd", whole, whole) / whole.shape[1]
     wanted = [np.cov(group.T, bias=True) for group in whole] if about_mean else second
     assert np.allclose(moments, wanted, rtol=1e-12, atol=1e-12 * most**2)
+
+
+def test_sums_of_products_take_four_bytes_until_they_may_not_fit():
+    rows = np.full((1, 30000, 3), 255, np.float32)
+    moments = Moments(1, 3)
+    moments.add(rows)
+    assert moments._products.dtype == np.int32
+    moments.add(rows)
+    # 3.9e9 of each pair of columns, beyond what 32 bits hold.
+    assert np.array_equal(moments.taken(about_mean=False), np.full((1, 3, 3), 255.0**2))
 
 
 @pytest.fixture(scope="module")
@@ -404,3 +414,36 @@ def test_blas_is_given_its_threads_back():
         assert [get() for get, _ in _controls()] == [1] * len(before)
         raise KeyError
     assert [get() for get, _ in _controls()] == before
+
+
+def test_layers_that_read_the_same_have_one_set_of_moments_and_the_codes_that_each_has_alone(monkeypatch):
+    """Two heads and a strided branch on one map: heads read the same rows of it, the branch others."""
+    weights = {"stem": he(8, 3, 3, 3), "boxes": he(4, 8, 3, 3), "scores": he(6, 8, 3, 3), "branch": he(8, 8, 3, 3)}
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem"),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "boxes"], ["yb"], "boxes", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["r", "branch"], ["b"], "branch", pads=[1, 1, 1, 1], strides=[2, 2]),
+        oh.make_node("Conv", ["r", "scores"], ["ys"], "scores", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["b"], ["yr"], "yr"),
+    ]
+    model = prepared(network(nodes, weights, ["yb", "ys", "yr"]))
+    plan = Draft(model, statistics_of(model), Int8(method="minmax", float_heads=False), {}, CALIBRATION).plan()
+    assert set(plan.codes) == set(weights)
+    made: list[Moments] = []
+
+    def counted(*shape: int) -> Moments:
+        made.append(Moments(*shape))
+        return made[-1]
+
+    monkeypatch.setattr(refinement, "Moments", counted)
+    together = refined_codes(model, plan, CALIBRATION, per_channel=True)
+    assert len(made) == 3
+    monkeypatch.setattr(refinement, "_by_rows", lambda layers: [[units] for units in layers])
+    alone = refined_codes(model, plan, CALIBRATION, per_channel=True)
+    assert len(made) == 3 + 4
+    assert set(together) == set(alone) == set(weights)
+    for name, codes in together.items():
+        assert np.array_equal(codes.codes, alone[name].codes)
+        assert np.array_equal(codes.scale, alone[name].scale)
+        assert np.array_equal(codes.bias, alone[name].bias)

@@ -2,12 +2,12 @@
 
 From an integer input (codes minus zero point) the moments are whole numbers: no order, partition or number of threads shows in
 them. float32 multiplies twice as fast as float64 and holds whole numbers up to 2^24: products of as many rows as cannot exceed that
-are exact in it, and float64 takes their sums.
+are exact in it. int32 takes their sums, in half of float64's memory, which takes over where they may not fit (16-bit codes).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from threading import Lock
 
 import numpy as np
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.numbers.weights import channel_axis, weights_of
 
-__all__ = ["Moments", "as_rows", "as_weights", "rows_of"]
+__all__ = ["Moments", "as_rows", "as_weights", "rows_of", "rows_read"]
 
 # Rows wait until they are this share of the columns, so that what waits is little beside the products: of a few rows (3x3 positions
 # of 512 channels and 3x3 weights) it takes longer to add the products, 170 MB, than to multiply.
@@ -24,8 +24,8 @@ _AT_ONCE = 8
 _STRIPE = 64
 # The same where products are made: what is added lies in the processor's cache. They are symmetric, and made from the diagonal on.
 _PRODUCTS = 512
-# Sums of whole numbers up to this are exact in float32.
-_EXACT = 1 << 24
+# Sums of whole numbers up to this are exact in float32, and up to that in int32.
+_EXACT, _WHOLE = 1 << 24, (1 << 31) - 1
 
 
 class Moments:
@@ -41,7 +41,9 @@ class Moments:
     def __init__(self, groups: int, columns: int) -> None:
         self.count = 0
         self._sum = np.zeros((groups, columns))
-        self._products = np.zeros((groups, columns, columns))
+        self._products = np.zeros((groups, columns, columns), np.int32)
+        # No sum of products is larger.
+        self._most = 0.0
         self._waiting: list[np.ndarray] = []
         self._lock = Lock()
 
@@ -63,6 +65,10 @@ class Moments:
         # Any two numbers' product is at most this.
         most = max(1.0, -float(rows.min(initial=0.0)), float(rows.max(initial=0.0))) ** 2
         count = int(_EXACT // most)
+        with self._lock:
+            self._most += most * rows.shape[1]
+            if self._most > _WHOLE and self._products.dtype == np.int32:
+                self._products = self._products.astype(np.float64)
         if not count:  # 16-bit codes
             rows, count = rows.astype(np.float64), rows.shape[1]
         for start in range(0, rows.shape[2], _PRODUCTS):
@@ -70,7 +76,7 @@ class Moments:
             for few in _few(rows, count):
                 products = few[..., stripe].transpose(0, 2, 1) @ few[..., start:]
                 with self._lock:
-                    self._products[:, stripe, start:] += products
+                    self._products[:, stripe, start:] += products.astype(self._products.dtype, copy=False)
         with self._lock:
             self._sum += rows.sum(axis=1, dtype=np.float64)
 
@@ -86,8 +92,8 @@ class Moments:
         return self._sum / max(1, self.count)
 
     def taken(self, *, about_mean: bool) -> np.ndarray:
-        """Moments about the mean or about zero, (groups, columns, columns), in the memory of the sums: they can be had once."""
-        mean, moments = self.mean, self._products
+        """Moments about the mean or about zero, (groups, columns, columns) float64: to be had once, the sums are gone then."""
+        mean, moments = self.mean, self._products.astype(np.float64, copy=False)
         self._products = np.zeros(0)
         moments /= max(1, self.count)
         for start in range(0, moments.shape[1], _PRODUCTS):
@@ -120,6 +126,14 @@ def as_rows(node: ir.Node, weights: np.ndarray) -> np.ndarray:
         groups = _groups(node)
         return weights.reshape(groups, weights.shape[0] // groups, -1)
     return (weights if channel_axis(node) == 0 else weights.T)[None]
+
+
+def rows_read(node: ir.Node) -> Hashable:
+    """What tells the rows of two layers of one input apart: equal where `rows_of` gives both the same."""
+    if node.op_type != "Conv":
+        return node.op_type
+    names = ("strides", "dilations", "pads", "auto_pad", "group")
+    return node.op_type, weights_of(node).shape[2:], *(str(node.attributes.get(name)) for name in names)
 
 
 def rows_of(node: ir.Node, values: np.ndarray, most: int, turn: int = 0) -> np.ndarray:

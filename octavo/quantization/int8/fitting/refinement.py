@@ -11,7 +11,7 @@ layers before is left alone on purpose. Two ways of fitting it in as well were m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.draft import Feeds, Plan
-from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of
+from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of, rows_read
 from octavo.quantization.int8.fitting.rounding import rounded_codes, scales_for
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.sums16 import least_scales
@@ -38,7 +38,7 @@ __all__ = ["refined_codes"]
 _LIMIT = 127
 # Bound on the moments that are held at once, or so many times the bytes of all layers' weights where that is more (each part of
 # the layers asks for another run of FP32); and on one image's tensors.
-_BYTES, _TIMES_WEIGHTS = 160 << 20, 4
+_BYTES, _TIMES_WEIGHTS = 160 << 20, 2
 # Images at once.
 _LANES = 4
 # Rows that a layer's moments are taken from: so many in all, or for each column where that is more; a group of a depthwise layer
@@ -87,27 +87,45 @@ def refined_codes(
 
 def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form) -> Iterator[tuple[str, Codes]]:
     layers = [unit for unit in plan.int8 if unit.kind == "linear" and _columns(unit)[1] <= _COLUMNS]
-    for part in _parts(alike(layers)):
+    place = {unit.inputs[0].name: at for at, unit in reversed(list(enumerate(layers)))}
+    for part in _parts(_by_rows(alike(layers))):
         # What was tried before lies between what lives on, and what a part fitted in its place.
         return_freed()
-        moments = {unit.name: Moments(*_columns(unit)) for units in part for unit in units}
         # Layers that are fitted as one see as many rows as one does.
-        most = {unit.name: _most(unit, len(samples) * len(units)) for units in part for unit in units}
-        layers = [unit for units in part for unit in units]
-        names = list(dict.fromkeys(unit.inputs[0].name for unit in layers))
+        read = [
+            [_Read(unit, Moments(*_columns(unit)), _most(unit, len(samples) * len(those[0]))) for unit in those[0]]
+            for those in part
+        ]
+        names = sorted({one.name for own in read for one in own}, key=place.__getitem__)
         with ThreadPoolExecutor(min(_LANES, cores())) as pool:
             for group in open_groups(model, group_names(model, names, _BYTES), threads=1):
                 held = set(group.names)
-                readers = [unit for unit in layers if unit.inputs[0].name in held]
-                reading = _Reading(group, readers, plan, moments, most)
+                reading = _Reading(group, [one for own in read for one in own if one.name in held], plan)
                 list(pool.map(reading.take, range(len(samples)), samples))
         # The widest one by one: each takes eight times the bytes of its moments while it is fitted.
-        wide = [units for units in part if _columns(units[0])[1] > _WIDE]
-        for those, lanes in ((wide, 1), ([units for units in part if units not in wide], min(_LANES, cores()))):
+        wide = [_columns(those[0][0])[1] > _WIDE for those in part]
+        for is_wide, lanes in ((True, 1), (False, min(_LANES, cores()))):
+            chosen = [at for at, own in enumerate(wide) if own == is_wide]
+            moments = [[one.moments for one in read[at]] for at in chosen]
+            for at in chosen:
+                read[at] = []
             with ThreadPoolExecutor(lanes) as pool:
-                own = [[moments.pop(unit.name) for unit in units] for units in those]
-                for units, fitted in zip(those, pool.map(partial(_fitted, plan=plan, form=form), those, own), strict=True):
-                    yield from zip((unit.main.name for unit in units), fitted, strict=True)
+                for fitted in pool.map(partial(_fitted, plan=plan, form=form), [part[at] for at in chosen], moments):
+                    yield from fitted
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What layers read, as one of them reads it."""
+
+    unit: Unit
+    moments: Moments
+    most: int
+
+    @property
+    def name(self) -> str:
+        """The tensor's."""
+        return self.unit.inputs[0].name or ""
 
 
 @dataclass(frozen=True)
@@ -115,42 +133,48 @@ class _Reading:
     """What is read of a group's tensors, image by image; several threads may."""
 
     group: Group
-    units: Sequence[Unit]
+    read: Sequence[_Read]
     plan: Plan
-    moments: Mapping[str, Moments]
-    most: Mapping[str, int]
 
     def take(self, turn: int, feeds: Feeds) -> None:
         """Take in an image. Sums of whole numbers are exact: which image comes first shows in nothing."""
         tensors = self.group.read(feeds)
-        for unit in self.units:
-            name = unit.inputs[0].name
-            rows = rows_of(unit.main, tensors[name], self.most[unit.name], turn)
-            self.moments[unit.name].add(_codes(rows, self.plan.scales[name]))
+        for one in self.read:
+            rows = rows_of(one.unit.main, tensors[one.name], one.most, turn)
+            one.moments.add(_codes(rows, self.plan.scales[one.name]))
 
 
-def _fitted(units: Sequence[Unit], moments: Sequence[Moments], *, plan: Plan, form: _Form) -> list[Codes]:
-    """Codes of layers with the same weights: they differ in the bias."""
-    node, before = units[0].main, plan.codes[units[0].main.name]
+def _fitted(those: Sequence[Sequence[Unit]], moments: Sequence[Moments], *, plan: Plan, form: _Form) -> list[tuple[str, Codes]]:
+    """Codes of layers, those of one list with the same weights, all of which read the same: by node."""
     # [1, 1], or [groups, 1]: only what depthwise Convs read has a scale for each channel.
-    steps = [plan.scales[unit.inputs[0].name].scale.astype(np.float64).reshape(-1, 1) for unit in units]
-    weights = as_rows(node, weights_of(node)).astype(np.float64)
+    steps = [plan.scales[unit.inputs[0].name].scale.astype(np.float64).reshape(-1, 1) for unit in those[0]]
     # A MatMul has no bias to take the mean.
-    takes_mean = form.correct and node.op_type != "MatMul"
+    takes_mean = form.correct and those[0][0].main.op_type != "MatMul"
     noticed = _noticed(moments, steps, about_mean=takes_mean)
-    if form.per_channel:
-        scale = scales_for(weights, noticed, _LIMIT)
-        if node.name in form.peaks:
-            scale = np.maximum(scale, least_scales(node, form.peaks[node.name]).reshape(scale.shape))
-    else:
-        scale = np.full(weights.shape[:2], before.scale.reshape(-1)[0], np.float32)
-    codes = as_weights(node, rounded_codes(weights, scale, noticed, _LIMIT)).astype(np.int8)
-    found = Codes(codes, scale.reshape(-1) if form.per_channel else before.scale, before.axis, None)
-    error = as_rows(node, found.restored.astype(np.float64)) - weights
-    return [
-        replace(found, bias=_bias(unit, error, own.mean * step if takes_mean else None))
-        for unit, own, step in zip(units, moments, steps, strict=True)
-    ]
+    layers = [as_rows(units[0].main, weights_of(units[0].main)).astype(np.float64) for units in those]
+    scales = [_scale(units[0].main, weights, noticed, plan, form) for units, weights in zip(those, layers, strict=True)]
+    codes = rounded_codes(list(zip(layers, scales, strict=True)), noticed, _LIMIT)
+    found: list[tuple[str, Codes]] = []
+    for units, weights, scale, own_codes in zip(those, layers, scales, codes, strict=True):
+        node, before = units[0].main, plan.codes[units[0].main.name]
+        whole = as_weights(node, own_codes).astype(np.int8)
+        made = Codes(whole, scale.reshape(-1) if form.per_channel else before.scale, before.axis, None)
+        error = as_rows(node, made.restored.astype(np.float64)) - weights
+        found += [
+            (unit.main.name, replace(made, bias=_bias(unit, error, own.mean * step if takes_mean else None)))
+            for unit, own, step in zip(units, moments, steps, strict=True)
+        ]
+    return found
+
+
+def _scale(node: ir.Node, weights: np.ndarray, noticed: np.ndarray, plan: Plan, form: _Form) -> np.ndarray:
+    """A layer's scales, [groups, rows] float32."""
+    if not form.per_channel:
+        return np.full(weights.shape[:2], plan.codes[node.name].scale.reshape(-1)[0], np.float32)
+    scale = scales_for(weights, noticed, _LIMIT)
+    if node.name in form.peaks:
+        scale = np.maximum(scale, least_scales(node, form.peaks[node.name]).reshape(scale.shape))
+    return scale
 
 
 def _bias(unit: Unit, error: np.ndarray, mean: np.ndarray | None) -> np.ndarray | None:
@@ -203,18 +227,29 @@ def _most(unit: Unit, samples: int) -> int:
     return max(1, -(-rows // samples))
 
 
-def _parts(layers: Sequence[list[Unit]]) -> Iterator[list[list[Unit]]]:
-    """Layers whose moments are held at once; those with the same weights stay together."""
-    bound = max(_BYTES, _TIMES_WEIGHTS * sum(weights_of(units[0].main).nbytes for units in layers))
-    part: list[list[Unit]] = []
-    total = 0
+def _by_rows(layers: Sequence[list[Unit]]) -> list[list[list[Unit]]]:
+    """Layers with the same weights each, with the others that read the same rows of the same tensors: one set of moments is theirs.
+
+    Two heads on one map, the branches of a block, what attention makes its queries, keys and values with.
+    """
+    found: dict[Hashable, list[list[Unit]]] = {}
     for units in layers:
-        groups, columns = _columns(units[0])
-        size = 8 * groups * columns**2 * len(units)
+        found.setdefault(tuple((unit.inputs[0].name, rows_read(unit.main)) for unit in units), []).append(units)
+    return list(found.values())
+
+
+def _parts(layers: Sequence[list[list[Unit]]]) -> Iterator[list[list[list[Unit]]]]:
+    """Layers whose moments are held at once; those with the same weights or moments stay together."""
+    bound = max(_BYTES, _TIMES_WEIGHTS * sum(weights_of(units[0].main).nbytes for those in layers for units in those))
+    part: list[list[list[Unit]]] = []
+    total = 0
+    for those in layers:
+        groups, columns = _columns(those[0][0])
+        size = 4 * groups * columns**2 * len(those[0])
         if part and total + size > bound:
             yield part
             part, total = [], 0
-        part.append(units)
+        part.append(those)
         total += size
     if part:
         yield part

@@ -12,7 +12,7 @@ A row keeps rounding to nearest where that is no worse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -77,26 +77,32 @@ def scales_for(target: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarra
     return best.astype(np.float32)
 
 
-def rounded_codes(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarray:
+def rounded_codes(layers: Sequence[tuple[np.ndarray, np.ndarray]], moments: np.ndarray, limit: int) -> Iterator[np.ndarray]:
     """Codes whose cost is not above that of rounding to nearest, mostly far below it.
 
     Args:
-        target: float weights, (groups, rows, columns).
-        scale: of each row, (groups, rows).
-        moments: (groups, columns, columns) float64, symmetric, positive semidefinite; damped here, and as they were afterwards.
+        layers: of each layer that reads the same input its float weights, (groups, rows, columns), and the scale of each row,
+            (groups, rows).
+        moments: of that input, (groups, columns, columns) float64, symmetric, positive semidefinite; damped here, and as they were
+            afterwards.
         limit: the largest code.
 
-    Returns:
-        Whole numbers in [-limit, limit] as float64, of the target's shape.
+    Yields:
+        Whole numbers in [-limit, limit] as float64, of the weights' shape, layer by layer.
     """
-    wanted, steps = target.astype(np.float64), scale.astype(np.float64)
-    nearest = np.clip(np.rint(wanted / steps[..., None]), -limit, limit)
     # In place: of many columns they are what takes memory.
     with _damped(moments):
-        passed_on = _passed_on(wanted, steps, moments, limit)
-        (cost, slope), (plain, of_plain) = (_cost_and_slope(codes, wanted, steps, moments) for codes in (passed_on, nearest))
-        worse = (cost > plain)[..., None]
-        return _descended(np.where(worse, nearest, passed_on), np.where(worse, of_plain, slope), steps, moments, limit)
+        order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
+        # The upper triangle U with H^-1 = U^T U: row j says how the error of column j is shared among those behind it.
+        upper = np.stack([_root_of_inverse(own, turn) for own, turn in zip(moments, order, strict=True)])
+        found = [_passed_on(target.astype(np.float64), scale.astype(np.float64), order, upper, limit) for target, scale in layers]
+        del upper
+        for (target, scale), passed_on in zip(layers, found, strict=True):
+            wanted, steps = target.astype(np.float64), scale.astype(np.float64)
+            nearest = np.clip(np.rint(wanted / steps[..., None]), -limit, limit)
+            (cost, slope), (plain, of_plain) = (_cost_and_slope(codes, wanted, steps, moments) for codes in (passed_on, nearest))
+            worse = (cost > plain)[..., None]
+            yield _descended(np.where(worse, nearest, passed_on), np.where(worse, of_plain, slope), steps, moments, limit)
 
 
 @contextmanager
@@ -126,14 +132,11 @@ def _root_of_inverse(moments: np.ndarray, order: np.ndarray) -> np.ndarray:
     return upper
 
 
-def _passed_on(target: np.ndarray, scale: np.ndarray, moments: np.ndarray, limit: int) -> np.ndarray:
+def _passed_on(target: np.ndarray, scale: np.ndarray, order: np.ndarray, upper: np.ndarray, limit: int) -> np.ndarray:
     """GPTQ in blocks of columns."""
-    size = moments.shape[1]
-    order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
+    size = order.shape[1]
     back = np.argsort(order, axis=1, kind="stable")
     left = np.take_along_axis(target, order[:, None, :], axis=2)
-    # The upper triangle U with H^-1 = U^T U: row j says how the error of column j is shared among those behind it.
-    upper = np.stack([_root_of_inverse(own, turn) for own, turn in zip(moments, order, strict=True)])
     codes = np.empty_like(left)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)
