@@ -53,8 +53,13 @@ def network(
     return ir.from_proto(inferred)
 
 
+def as_bytes(model: ir.Model) -> bytes:
+    """A graph as ONNX Runtime loads it from memory."""
+    return ir.to_proto(model).SerializeToString()
+
+
 def session_of(model: ir.Model, **options: object) -> Session:
-    return Session(ir.to_proto(model).SerializeToString(), **options)
+    return Session(as_bytes(model), **options)
 
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray], **options: object) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import he, network, run, statistics_of
+from graphs import as_bytes, he, network, run, statistics_of
 
 from octavo.graph.macs import stored_in
 from octavo.graph.prepared import prepared
@@ -13,7 +13,6 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.refinement import refined_codes
-from octavo.quantization.int8.noise.judge import as_bytes
 from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.runtime.kernels import optimized_nodes

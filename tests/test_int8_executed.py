@@ -12,7 +12,7 @@ import onnx.helper as oh
 import onnx_ir as ir
 import pytest
 from conftest import small_network
-from graphs import inferred, network, optimized, run, statistics_of
+from graphs import as_bytes, inferred, network, optimized, run, statistics_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,10 +38,6 @@ WEIGHTS = {name: GENERATOR.standard_normal((8, width, side, side)).astype(np.flo
 # Channel 0 is always zero, so that the weight on it does nothing, but for the one scale that it would give all others.
 WEIGHTS["w0"][0] = 0
 WEIGHTS["w1"][0, 0] = 100
-
-
-def as_bytes(model: ir.Model) -> bytes:
-    return ir.to_proto(model).SerializeToString()
 
 
 def quantized(model: ir.Model, **recipe: object) -> Int8Result:

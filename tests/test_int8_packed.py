@@ -9,14 +9,13 @@ import onnx
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import he, network, optimized, run, statistics_of
+from graphs import as_bytes, he, network, optimized, run, statistics_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from octavo.graph.precision import forms_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
-from octavo.quantization.int8.noise.judge import as_bytes
 from octavo.quantization.int8.writing.packed import few_values, pack_constants, pack_tables, whole_steps
 from octavo.runtime.session import Session
 

@@ -6,7 +6,6 @@ import tempfile
 import numpy as np
 import onnx
 import onnx.helper as oh
-import onnx_ir as ir
 import pytest
 from graphs import network, run, statistics_of
 
@@ -92,10 +91,7 @@ def test_a_session_outlives_the_files_of_its_constants(folder):
     model = wide()
     wanted = run(model, FEEDS[0])["y"]
     constants = MappedConstants()
-    for value in model.graph.initializers.values():
-        constants.move(value)
-    graph = ir.to_proto(model).SerializeToString()
-    session = constants.session(graph)
+    session = constants.session(constants.proto(model).SerializeToString())
     assert list(folder.iterdir())
     del constants
     assert not list(folder.iterdir())

@@ -6,13 +6,12 @@ import numpy as np
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import he, network, run, statistics_of
+from graphs import as_bytes, he, network, run, statistics_of
 
 from octavo.evidence.layers import layer_noise
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static, static
-from octavo.quantization.int8.noise.judge import as_bytes
 from octavo.runtime.kernels import optimized_nodes
 
 LONG = "/backbone/stage.0/block.1/branch"

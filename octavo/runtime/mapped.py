@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 from weakref import finalize
 
 import numpy as np
@@ -19,11 +20,26 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.files import scratch_written_to
 from octavo.runtime.session import Session
 
-__all__ = ["MappedConstants"]
+__all__ = ["MappedConstants", "session_of"]
 
 # Constants from so many bytes on: what is smaller is not worth a file.
 _LARGE = 256 << 10
 _NAME = "<graph in memory>"
+
+
+def session_of(model: ir.Model, **options: Any) -> Session:
+    """A session for a graph, which is not changed.
+
+    Args:
+        model: the graph.
+        options: of `Session`.
+
+    Raises:
+        ModelRunError: ONNX Runtime cannot load it.
+        OutputError: the system's temporary folder has no room for its large constants.
+    """
+    constants = MappedConstants()
+    return constants.session(constants.proto(model).SerializeToString(), **options)
 
 
 class MappedConstants:
@@ -48,33 +64,46 @@ class MappedConstants:
             tensor.external_data.add(key=key, value=str(value))
         return tensor
 
-    def move(self, value: ir.Value) -> None:
-        """Take an initializer's values out of its graph, where they are large.
+    def proto(self, model: ir.Model) -> onnx.ModelProto:
+        """A graph without the values of its large constants; slopes of a PRelu, which `branchless` looks at, it keeps.
 
         Raises:
             OutputError: the system's temporary folder has no room for them.
         """
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes < _LARGE or tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
-            return
-        file = self._written(tensor.numpy())
-        value.const_value = ir.ExternalTensor(
-            file.name, 0, tensor.nbytes, tensor.dtype, name=value.name or "", shape=tensor.shape, base_dir=file.parent
-        )
+        if any(_is_large(value.const_value) for value in model.graph.initializers.values()):
+            model = model.clone()
+            slopes = {node.inputs[1] for node in model.graph if node.op_type == "PRelu"}
+            for value in model.graph.initializers.values():
+                if value not in slopes:
+                    self._move(value)
+        return ir.to_proto(model)
 
-    def session(self, graph: bytes, *, threads: int = 0) -> Session:
+    def session(self, graph: bytes, **options: Any) -> Session:
         """A session for a serialized graph with such constants.
+
+        Args:
+            graph: as ONNX Runtime loads it.
+            options: of `Session`.
 
         Raises:
             ModelRunError: ONNX Runtime cannot load it.
             OutputError: the system's temporary folder has no room for it.
         """
         if self._folder is None:
-            return Session(graph, threads=threads)
+            return Session(graph, **options)
         path = self._folder / "graph.onnx"
         with scratch_written_to(self._folder):
             path.write_bytes(graph)
-        return Session(path, threads=threads, name=_NAME)
+        return Session(path, name=_NAME, **options)
+
+    def _move(self, value: ir.Value) -> None:
+        tensor = value.const_value
+        if not _is_large(tensor):
+            return
+        file = self._written(tensor.numpy())
+        value.const_value = ir.ExternalTensor(
+            file.name, 0, tensor.nbytes, tensor.dtype, name=value.name or "", shape=tensor.shape, base_dir=file.parent
+        )
 
     def _written(self, array: np.ndarray) -> Path:
         if self._folder is None:
@@ -85,3 +114,10 @@ class MappedConstants:
         with scratch_written_to(self._folder):
             np.ascontiguousarray(array).tofile(file)
         return file
+
+
+def _is_large(tensor: ir.TensorProtocol | None) -> bool:
+    """Whether a constant is mapped: strings and packed halves of bytes are not."""
+    if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
+        return False
+    return tensor.nbytes >= _LARGE

@@ -16,12 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.draft import Draft, Plan
-from octavo.quantization.int8.noise.judge import Judge, as_bytes, db_of
+from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.runtime.host import has_vnni
-from octavo.runtime.session import Session
+from octavo.runtime.mapped import session_of
 from octavo.runtime.timing import interleaved
 
 __all__ = ["Served", "in_float", "name_of", "served_by", "speeds_of"]
@@ -154,7 +154,7 @@ def speeds_of(
         By name the median over pairs of runs; nothing where FP32 takes less than a millisecond.
     """
     # Default kernels, as on the machine that the file is for.
-    sessions = {name: Session(as_bytes(graph), threads=threads, entries={}) for name, graph in {"": model, **made}.items()}
+    sessions = {name: session_of(graph, threads=threads, entries={}) for name, graph in {"": model, **made}.items()}
     runners = {name: (lambda session=session: session.run(feeds)) for name, session in sessions.items()}
     once = interleaved(runners, rounds=2, warmup=1)
     rounds = int(np.clip(_SECONDS * 1e3 / sum(latency.median for latency in once.values()), _FEWEST, _MOST))

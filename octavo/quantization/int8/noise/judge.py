@@ -18,11 +18,11 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.graph.io import copied
 from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
+from octavo.runtime.mapped import session_of
 from octavo.runtime.noise import sqnr_db
-from octavo.runtime.session import Session
 from octavo.runtime.tensors import drop_unneeded
 
-__all__ = ["HeadJudge", "Judge", "as_bytes", "db_of", "with_outputs"]
+__all__ = ["HeadJudge", "Judge", "db_of", "with_outputs"]
 
 # A channel with fewer values than this has no variance of its own: that of all channels of its size stands for it, of those whose
 # own are within this factor of it. Of 1000 classes on 16 images each channel's own would be too rough; an age in years and two
@@ -42,11 +42,6 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     drop_unneeded(copy.graph)
     MishByExpPass()(copy)
     return copy
-
-
-def as_bytes(model: ir.Model) -> bytes:
-    """A graph as ONNX Runtime loads it from memory."""
-    return ir.to_proto(model).SerializeToString()
 
 
 def db_of(noise: float) -> float:
@@ -88,7 +83,7 @@ class Judge(ABC):
         """What `noise` is the mean of: the noise of each image."""
 
     def _results(self, model: ir.Model) -> Iterator[dict[str, np.ndarray]]:
-        session = Session(as_bytes(with_outputs(model, self.heads)))
+        session = session_of(with_outputs(model, self.heads))
         for feeds in self.samples:
             # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
             yield {name: value.copy() for name, value in session.run(feeds).items()}
@@ -107,7 +102,7 @@ class Judge(ABC):
 
     def judge_by_image(self, quantized: ir.Model) -> list[float]:
         """Noise of a graph that puts out the heads, on each sample."""
-        session = Session(as_bytes(quantized))
+        session = session_of(quantized)
         return self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
 
 

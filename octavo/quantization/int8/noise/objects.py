@@ -20,8 +20,9 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.protos import leading_to, names_read, part_of
-from octavo.quantization.int8.noise.judge import HeadJudge, Judge, as_bytes, with_outputs
+from octavo.quantization.int8.noise.judge import HeadJudge, Judge, with_outputs
 from octavo.quantization.int8.noise.places import Places
+from octavo.runtime.mapped import session_of
 from octavo.runtime.session import Session
 
 __all__ = ["BoxReader", "ObjectJudge", "judge_of"]
@@ -185,7 +186,7 @@ class _Tail:
         self._session = Session(tail, threads=1)
         self._heads = [name for name in self._session.inputs if name not in sizes]
         self._sizes = list(sizes)
-        self._sized = Session(as_bytes(with_outputs(model, sizes))) if sizes else None
+        self._sized = session_of(with_outputs(model, sizes)) if sizes else None
         self._known: dict[tuple[tuple[int, ...], ...], dict[str, np.ndarray]] = {}
 
     @classmethod

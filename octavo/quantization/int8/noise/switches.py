@@ -50,12 +50,7 @@ class FloatGraph:
         model = copied(model)
         MishByExpPass()(model)
         self.mapped = MappedConstants()
-        # Slopes of a PRelu are looked at where nodes are written.
-        slopes = {node.inputs[1] for node in model.graph if node.op_type == "PRelu"}
-        for value in model.graph.initializers.values():
-            if value not in slopes:
-                self.mapped.move(value)
-        self.proto = ir.to_proto(model)
+        self.proto = self.mapped.proto(model)
         self.plan, self.shifts = plan, shifts
         self.behind: dict[str, list[str]] = {}
         for name, own in shifts.items():

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.graph.protos import branchless, leading_to
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import ACTIVATIONS, Unit, readers
-from octavo.runtime.session import Session
+from octavo.runtime.mapped import MappedConstants
 
 __all__ = ["Attended", "Known", "OwnShift", "before_heads", "own_shifts", "rounding_shifts"]
 
@@ -182,7 +182,7 @@ def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]], attended
     known = {name: attended[value.name][: len(samples)] for name, value in graph.read.items() if value.name in attended}
     # Objects may all be on images that are not looked at here: all places count alike then, as where there are none.
     weights = {name: of_images for name, of_images in known.items() if any(each.any() for each in of_images)}
-    session = Session(graph.written(set(weights)), optimization="basic")
+    session = graph.mapped.session(graph.written(set(weights)), optimization="basic")
     sums, counts = dict.fromkeys(wanted, 0.0), dict.fromkeys(wanted, 0.0)
     for place, feeds in enumerate(samples):
         own = {name: of_images[place] for name, of_images in weights.items()}
@@ -196,7 +196,8 @@ class _Beside:
     """The float graph, and beside it a rounded copy of everything between weighted layers."""
 
     def __init__(self, model: ir.Model, units: Sequence[Unit], scales: Mapping[str, QParams]) -> None:
-        self.proto, self.scales, self.opset = ir.to_proto(model), scales, model.opset_imports[""]
+        self.mapped = MappedConstants()
+        self.proto, self.scales, self.opset = self.mapped.proto(model), scales, model.opset_imports[""]
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.rounded: dict[str, str] = {}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from octavo.runtime.session import Session
+from octavo.runtime.mapped import MappedConstants
 from octavo.runtime.shapes import SEEN, fixed_shape
 
 __all__ = ["observe_sizes"]
@@ -30,14 +29,14 @@ def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
     made = [value for node in model.graph for value in node.outputs if _is_open(value)]
     if not made:
         return
-    proto = onnx.ModelProto()
-    proto.CopyFrom(ir.to_proto(model))
+    constants = MappedConstants()
+    proto = constants.proto(model)
     del proto.graph.output[:]
     for place, value in enumerate(made):
         name = f"{SEEN}.{place}"
         proto.graph.node.append(helper.make_node("Shape", [value.name], [name], name=name))
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [None]))
-    shapes = Session(proto.SerializeToString(), memory_pattern=False, arena=False).run(feeds)
+    shapes = constants.session(proto.SerializeToString(), memory_pattern=False, arena=False).run(feeds)
     for place, value in enumerate(made):
         value.meta[SEEN] = tuple(int(size) for size in shapes[f"{SEEN}.{place}"])
 
