@@ -6,8 +6,6 @@ run on some of them; manifest.json records what was chosen, why and what ONNX Ru
 params.yaml.
 """
 
-import gc
-
 from octavo import cli
 from octavo.calibration.statistics import Statistics
 from octavo.files import replace_dir, write_text
@@ -25,6 +23,7 @@ from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.report import markdown
 from octavo.quantization.select import asked
 from octavo.quantization.verification import verified
+from octavo.runtime.memory import return_freed
 from octavo.tasks.detection import readers_of
 from octavo.tasks.outputs import class_axis
 
@@ -66,7 +65,7 @@ def main() -> None:
         made = {"from_sha256": manifest["sha256"], "settings": spec.int8.model_dump(mode="json"), "calibration": used}
         made |= {"corrected_biases": result.corrected, "measured": result.measured}
         # Graphs are cycles: what was tried lies in memory until it is looked for, and three sessions are opened for the file now.
-        gc.collect()
+        return_freed(cycles=True)
         with replace_dir(folder) as temporary:
             result.write_beside(temporary)
             save(custom.restore(result.model, original), temporary / MODEL)

@@ -22,6 +22,7 @@ from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
 from octavo.graph.passes.kernels.protect_float import ProtectFloatPass
 from octavo.params.grammar import Int8
+from octavo.quantization import acceptance
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import Executed, executed
@@ -155,6 +156,17 @@ def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypa
     tolerated = accept(as_bytes(model), as_bytes(bad.model), samples(), name="bad.onnx", selecting=True)
     assert tolerated.warnings
     assert tolerated.written_db["y"] - tolerated.sqnr_db["y"] > 6
+
+
+def test_sessions_that_lie_in_memory_together_keep_nothing_of_a_run(monkeypatch):
+    """Of SSD300, 143 MB, what three of them kept was 350 of 990 MB."""
+    opened, session = [], acceptance.Session
+    monkeypatch.setattr(
+        acceptance, "Session", lambda *given, **how: opened.append(how.get("arena", True)) or session(*given, **how)
+    )
+    model = three_convs()
+    accept(as_bytes(model), as_bytes(quantized(model).model), samples(), name="good")
+    assert opened == [False] * 3
 
 
 def test_int8_decisions_that_run_in_float_are_named():

@@ -93,8 +93,9 @@ def accept(
     """
     if not samples:
         raise QuantizationError(f"{name}: there is no image to run it on", "raise `calibrate.samples`")
-    truth, fast = Session(reference), Session(quantized, name=name, entries=entries)
-    plain = Session(quantized, name=name, optimization=written_level, entries=entries)
+    # Three graphs lie in memory, and run a few times each: what one run freed is not kept for the next.
+    truth, fast = Session(reference, arena=False), Session(quantized, name=name, arena=False, entries=entries)
+    plain = Session(quantized, name=name, optimization=written_level, arena=False, entries=entries)
     sums = _Sums(classes, selecting)
     for where, feeds in samples:
         expected, got, written = truth.run(feeds), fast.run(feeds), plain.run(feeds)
