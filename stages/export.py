@@ -23,10 +23,11 @@ from octavo.runtime.memory import return_freed
 from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_at_another_size, compare_with_file, compare_with_reference, refuse_mixed_batch
+from octavo.sources.held import as_many
 from octavo.sources.loaded import session_of
 from octavo.tasks.exported import as_read
 
-# Images on which the exported graph is run.
+# Images on which the exported graph is run, where their outputs can be held.
 CHECKED = 16
 
 
@@ -53,7 +54,8 @@ def main() -> None:
         refuse_fixed_sides(shape, spec.input, f"models.{chosen.model}.input")
         # Here, before hours of work, and again where they are measured: other settings of `benchmark` export nothing anew.
         refuse_untaken(spec, shape, [item for item, _ in samples], answer)
-        outputs = [session.run_finite(feeds(tensor), item.name) for item, tensor in samples]
+        outputs = as_many(session.run_finite(feeds(tensor), item.name) for item, tensor in samples)
+        samples = samples[: len(outputs)]
         spec, refused = as_read(spec, fetched.model, answer)
         made = {
             "source": spec.source.recorded(),
