@@ -2,6 +2,7 @@
 
 import gc
 import tempfile
+import weakref
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.cuts import searched_scales
+from octavo.quantization.int8.noise import sensitivity
 from octavo.quantization.int8.noise.judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import noise_of, weights_noise
 from octavo.runtime import mapped
@@ -79,6 +81,26 @@ def test_graphs_that_are_tried_hold_no_large_weights_and_measure_the_same(folder
     slopes = 4 * CHANNELS * 4 * 16 * 16
     assert max(opened) > 1.5 * weights
     assert max(mapped_sizes) < 1.5 * slopes, mapped_sizes
+
+
+def test_one_stretch_of_the_network_is_open_at_a_time(monkeypatch):
+    model = prepared(wide())
+    draft = Draft(model, statistics_of(model, FEEDS[:4]), Int8(method="minmax"), {}, FEEDS[:4])
+    plan, judge = draft.plan(), HeadJudge(model, ["y"], FEEDS[4:])
+    monkeypatch.setattr(sensitivity, "_ROUNDINGS", 2)
+    opened, session = [], MappedConstants.session
+
+    def watched(own, graph, **how):
+        assert not any(one() is not None for one in opened)
+        made = session(own, graph, **how)
+        opened.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(MappedConstants, "session", watched)
+    for measure in (lambda: noise_of(model, plan, judge, FEEDS[4:]), lambda: searched_scales(model, plan, judge, judge)):
+        measure()
+        assert len(opened) > 3
+        opened.clear()
 
 
 def test_nothing_is_left_in_the_temporary_folder(folder):

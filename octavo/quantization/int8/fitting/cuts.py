@@ -112,6 +112,8 @@ def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[
         if following is not None:
             held = [[stretch.handed_on(values, wanted, made) for values in images] for images in held]
             nodes = graph.rest(begin)
+        # Its weights need not lie beside those of the next one.
+        del stretch.session
 
 
 class _Stretch:

@@ -221,6 +221,8 @@ def _noise(
             held = [stretch.run((), made, values) for values in held] if made else held
             held = [{name: values[name].copy() if name in made else values[name] for name in wanted} for values in held]
             nodes = graph.rest(begin[following[0]]) if following is not None else []
+            # Its weights need not lie beside those of the next one.
+            del stretch
 
 
 def _of_one(
