@@ -189,14 +189,16 @@ def _bias(unit: Unit, error: np.ndarray, mean: np.ndarray | None) -> np.ndarray 
 def _noticed(moments: Sequence[Moments], steps: Sequence[np.ndarray], *, about_mean: bool) -> np.ndarray:
     """What errors of weights cost, of layers with the same weights together: each by how many rows it has, and by its step."""
     count = sum(own.count for own in moments)
-    own = [one.taken(about_mean=about_mean) for one in moments]
-    if len(own) > 1:
-        largest = np.max(steps, axis=0)
-        shares = [
-            np.square(step / largest)[..., None] * (one.count / max(1, count)) for one, step in zip(moments, steps, strict=True)
-        ]
-        own = [sum(share * one for share, one in zip(shares, own, strict=True))]
-    return _trusted(own[0], count)
+    if len(moments) == 1:
+        return _trusted(moments[0].taken(about_mean=about_mean), count)
+    largest = np.max(steps, axis=0)
+    found = None
+    # One after the other: of a head on five levels each takes as much memory as their sum.
+    for own, step in zip(moments, steps, strict=True):
+        taken = own.taken(about_mean=about_mean)
+        taken *= np.square(step / largest)[..., None] * (own.count / max(1, count))
+        found = taken if found is None else np.add(found, taken, out=found)
+    return _trusted(found, count)
 
 
 def _trusted(own: np.ndarray, count: int) -> np.ndarray:
