@@ -113,7 +113,7 @@ class TestAccept:
         import onnx_ir as ir
 
         assert not selects(ir.from_proto(onnx.load_from_string(FP32)))
-        nodes = [oh.make_node("TopK", ["image", "k"], ["logits", "place"], "top")]
+        nodes = [oh.make_node("TopK", ["image", "k"], ["best", "place"], "top"), oh.make_node("Cast", ["place"], ["logits"], to=1)]
         assert selects(ir.from_proto(onnx.load_from_string(graph(nodes, logits([1, 3, 32, 2]), k=np.array([2], np.int64)))))
 
 

@@ -362,6 +362,22 @@ def test_scores_that_rows_are_chosen_by_are_float32_up_to_the_choice(keep_io):
     assert found[0, :2].tolist() == [8, 0]
 
 
+def test_scores_of_which_the_largest_are_computed_with_are_converted():
+    """As D-FINE and GFLv2 tell from the largest shares of a distribution how good a box is: nobody asks which they are."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["d"], "distances"),
+        node("Softmax", ["d"], ["p"], "shares"),
+        node("TopK", ["p", "k"], ["v", "i"], "top"),
+        node("MatMul", ["v", "q"], ["y"], "quality"),
+    ]
+    weights = {"w": own(8, 9), "q": own(3, 2), "k": np.array([3])}
+    model, samples = build(nodes, {"x": [4, 8]}, {"y": [4, 2]}, weights), [{"x": own(4, 8)}]
+    result = quantize_fp16(model, samples=samples)
+    assert set(precision(result).values()) == {"fp16"}
+    # The shares are nothing that is put out: what is made of them is held against FP32's.
+    assert set(result.sqnr_db) == {"y"}
+
+
 def test_a_graph_of_an_old_opset_is_converted_and_measured():
     squeezed = helper.make_node("Unsqueeze", ["m"], ["y"], "u", axes=[0])
     nodes = [node("MatMul", ["x", "w"], ["m"], "mm"), squeezed]
@@ -1021,6 +1037,26 @@ def test_equal_input_gives_equal_bytes_in_two_processes(tmp_path):
     }
     assert len(said) == 1
     assert len(said.pop().split()[0]) == len(hashlib.sha256().hexdigest())
+
+
+def test_that_most_went_back_to_float32_is_said_with_what_asked_for_it():
+    """Two products that are nearly the same, whose difference is all that is left."""
+    nodes = [
+        node("MatMul", ["x", "a"], ["l"], "left"),
+        node("MatMul", ["x", "b"], ["r"], "right"),
+        node("Sub", ["l", "r"], ["d"], "difference"),
+        node("MatMul", ["d", "c"], ["y"], "last"),
+    ]
+    weights = {"a": own(32, 32), "b": own(32, 32), "c": own(32, 4)}
+    feeds = {"x": own(4, 32)}
+    assert quantize_fp16(build(nodes, {"x": [4, 32]}, {"y": [4, 4]}, weights), samples=[feeds]).warnings == []
+    weights["b"] = (weights["a"] * 1.001 + 1e-4).astype(np.float32)
+    result = quantize_fp16(build(nodes, {"x": [4, 32]}, {"y": [4, 4]}, weights), samples=[feeds])
+    assert {precision(result)[name] for name in ("left", "right")} == {"float"}
+    assert result.sqnr_db["y"] > 44
+    (warning,) = result.warnings
+    assert "94% of the constants" in warning
+    assert "'y' had " in warning
 
 
 def test_what_stays_too_far_from_fp32_is_said(monkeypatch):

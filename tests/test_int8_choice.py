@@ -34,7 +34,7 @@ from octavo.quantization.int8.pricing.price import Prices, estimated
 from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.repair import Placing, Settled
 from octavo.quantization.int8.search import Candidate, Search
-from octavo.quantization.int8.structure.heads import heads_of
+from octavo.quantization.int8.structure.heads import heads_of, pixel_heads
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.quantization.int8.structure.units import units_of
@@ -926,6 +926,33 @@ def test_heads_are_the_last_weights_and_each_channel_of_a_map_has_its_own_scale(
         for channel in range(4):
             error, signal = true[:, channel] - got[:, channel], true[:, channel]
             assert 10 * np.log10((signal**2).sum() / (error**2).sum()) > 28
+
+
+def test_boxes_whose_distances_also_tell_how_good_they_are_have_a_head_of_their_own():
+    """As in GFLv2 and D-FINE: layers read the largest shares of a distribution that boxes are made of, and scores come of them."""
+    tensors = {"stem": he(8, 3, 3, 3), "d": he(16, 8, 1, 1), "c": he(4, 8, 1, 1), "q": he(4, 4, 1, 1), "k": np.int64([4])}
+    tensors |= {"shape": np.int64([1, 16, -1]), "steps": np.arange(16, dtype=np.float32).reshape(1, 1, 16)}
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "d"], ["distances"], "distances"),
+        oh.make_node("Softmax", ["distances"], ["shares"], "shares", axis=1),
+        oh.make_node("TopK", ["shares", "k"], ["best", "places"], "best", axis=1),
+        oh.make_node("Conv", ["best", "q"], ["quality"], "quality"),
+        oh.make_node("Conv", ["r", "c"], ["classes"], "classes"),
+        oh.make_node("Add", ["classes", "quality"], ["scores"], "scores"),
+        oh.make_node("Reshape", ["shares", "shape"], ["rows"], "rows"),
+        oh.make_node("MatMul", ["steps", "rows"], ["boxes"], "boxes"),
+    ]
+    model = network(nodes, tensors, ["boxes", "scores"])
+    units = units_of(model)
+    assert [value.name for value in heads_of(units)] == ["distances", "quality", "classes"]
+    assert {"distances", "classes", "quality"} == {unit.name for unit in pixel_heads(units)}
+    # What itself leads on to layers, as features do, is no head.
+    assert [value.name for value in heads_of(units_of(network(nodes[:7], tensors, ["r", "shares", "classes", "quality"])))] == [
+        "quality",
+        "classes",
+    ]
 
 
 @pytest.mark.parametrize("offsets", [(0, 0, 0), (60, 0, 0), (300, 0, -300)])

@@ -12,7 +12,8 @@ import pytest
 
 from octavo.calibration.collector import collect
 from octavo.graph.clean import clean
-from octavo.graph.selection import choosing, held, released
+from octavo.graph.passes.shapes import InferShapesPass
+from octavo.graph.selection import choosing, held, released, selects
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16 import quantize_fp16
@@ -101,6 +102,28 @@ def test_sizes_are_no_choice():
         { s = Shape(x) o = ConstantOfShape(s) [all] y = NonZero(o) }"""
     )
     assert choosing(model, before_layers=False) == []
+
+
+def test_the_largest_values_alone_are_no_choice():
+    """As D-FINE reads them of its distributions of edges: rounding moves them by no more than what they are taken from."""
+    text = """<ir_version: 9, opset_import: ["": 18]> g (float[1,3,8,8] x) => ({out})
+        <float[3,3,1,1] w = {{1,0,0,0,1,0,0,0,1}}, float[3,3,1,4] v = {{{ones}}}, int64[1] k = {{4}}>
+        {{ a = Conv(x, w) [choose] best, places = TopK(a, k) [last] y = Conv(best, v) {more} }}"""
+    alone, read, given = (
+        ir.from_onnx_text(text.format(ones=",".join(["1"] * 36), out=out, more=more))
+        for out, more in (
+            ("float[1,3,8,1] y", ""),
+            ("float[1,3,8,1] y, float[1,3,8,4] z", "[cast] z = Cast<to=1>(places)"),
+            ("float[1,3,8,1] y, int64[1,3,8,4] places", ""),
+        )
+    )
+    InferShapesPass()(alone)
+    assert choosing(alone, before_layers=True) == choosing(alone, before_layers=False) == []
+    assert not selects(alone)
+    for model in (read, given):
+        InferShapesPass()(model)
+        assert choosing(model, before_layers=True) == ["choose"]
+        assert selects(model)
 
 
 def test_choices_are_held_and_released():

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from octavo.graph.custom_ops.cut import reads, tail, with_inner
 from octavo.graph.operators import LAYERS
 
-__all__ = ["SELECTS", "choosing", "held", "released", "selects", "suppression"]
+__all__ = ["SELECTS", "choosing", "held", "released", "selects", "suppression", "tells_places"]
 
 # Behind these one value more or less moves all others.
 SELECTS = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
@@ -28,9 +28,18 @@ _BEFORE = frozenset({"Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual
 _SIZES = frozenset({"Shape", "Size"})
 
 
+def tells_places(node: ir.Node) -> bool:
+    """Whether a node says which values are the largest, or where some are. The largest values themselves, which is all that is read
+    of D-FINE's and GFLv2's TopK over distributions of edges, differ by no more than what they are taken from.
+    """
+    if node.op_type != "TopK" or len(node.outputs) < 2:
+        return node.op_type in SELECTS
+    return bool(list(node.outputs[1].uses())) or node.outputs[1].is_graph_output()
+
+
 def selects(model: ir.Model) -> bool:
     """Whether outputs depend on a choice among values (TopK, NonMaxSuppression, ArgMax), where small differences become large."""
-    return any(node.op_type in SELECTS for node in ir.traversal.RecursiveGraphIterator(model.graph))
+    return any(map(tells_places, ir.traversal.RecursiveGraphIterator(model.graph)))
 
 
 def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
@@ -50,7 +59,7 @@ def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
     for node in reversed(list(model.graph)):
         leads = not leading.isdisjoint(node.outputs)
         # With its branches: suppression stands in the branch for images with boxes.
-        chooses = any(inner.op_type in SELECTS for inner in with_inner(node)) and any(value in varying for value in reads(node))
+        chooses = any(map(tells_places, with_inner(node))) and any(value in varying for value in reads(node))
         typed = all(value.dtype is not None for value in node.outputs if value.name)
         if chooses and typed and (leads or not before_layers):
             found.append(node.name or "")

@@ -8,6 +8,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from octavo.graph.operators import JOINS, LAYERS, MOVES
+from octavo.graph.selection import tells_places
 from octavo.quantization.fp16.schema import is_control_flow, is_float
 
 __all__ = ["guarded", "index_chains", "plain_moves", "scores"]
@@ -107,13 +108,13 @@ def scores(graph: ir.Graph, *, keep_io: bool) -> list[ir.Node]:
     GPU: 0.93). The logits before have no such end, and these nodes take next to no time.
 
     1. A Sigmoid, HardSigmoid or Softmax, if a way through nodes that only move values leads from it to a graph output that stays
-       float32 (`keep_io`), or to a TopK or NonMaxSuppression.
+       float32 (`keep_io`), or to a NonMaxSuppression or a TopK that says where values stand.
     2. The nodes on that way; what else is joined to the scores there (boxes) is cast before.
     """
     arriving: set[ir.Node] = set()
     made: dict[ir.Node, None] = {}
     for node in reversed(list(graph)):
-        if node.op_type in CHOICES:
+        if node.op_type in CHOICES and tells_places(node):
             arriving.add(node)
         elif node.op_type in _MOVING | SCORES and any(
             (keep_io and output.is_graph_output()) or any(use.node in arriving for use in output.uses()) for output in node.outputs

@@ -35,6 +35,8 @@ HEADROOM = 2.0
 ENOUGH_DB = 44.0
 _WANTED = 10 ** (-ENOUGH_DB / 10)
 ROUNDS = 6
+# Where a larger share of the bytes in float16 went back than this, it is said.
+_MOST = 0.5
 # Samples that the graph runs on with a stretch of it in float16.
 _FEW = 2
 
@@ -85,15 +87,17 @@ def quantize_fp16(
 
     proof = _Proof.of(reference, feeds, keep_io=keep_io)
     parts: list[Stretch] | None = None
-    missed: dict[str, None] = {}
+    missed: dict[str, Loss] = {}
+    at_first = 0
     best: tuple[Fp16Result, dict[str, Loss]] | None = None
     for _ in range(ROUNDS + 1):
         result = proof.convert(kept)
         losses = proof.losses(result)
+        at_first = at_first or _bytes_in_float16(result.model)
         if best is None or _worst(losses) > _worst(best[1]):
             best = result, losses
         failing = {name: loss for name, loss in losses.items() if loss.sqnr_db < ENOUGH_DB}
-        missed |= dict.fromkeys(failing)
+        missed = failing | missed
         if not failing:
             break
         if ruined := [name for name, loss in failing.items() if loss.broken]:
@@ -112,7 +116,9 @@ def quantize_fp16(
     _require_finite([name for name, loss in losses.items() if loss.broken])
     _require_finite(_broken_as_deployed(reference, result.model, feeds))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
-    return Fp16Result(result.model, result.decisions, measured, [*_faint(missed, reached), *_too_far(measured)])
+    back = 1 - _bytes_in_float16(result.model) / at_first if at_first else 0.0
+    warnings = [*_faint(missed, reached), *_given_back(back, missed), *_too_far(measured)]
+    return Fp16Result(result.model, result.decisions, measured, warnings)
 
 
 @dataclass(frozen=True)
@@ -243,6 +249,23 @@ def _too_far(measured: Mapping[str, float]) -> list[str]:
         for name, found in measured.items()
         if found < ENOUGH_DB
     ]
+
+
+def _given_back(share: float, missed: Mapping[str, Loss]) -> list[str]:
+    """Where most of what float16 could hold went back: how far the outputs were that asked for it."""
+    if share <= _MOST or not missed:
+        return []
+    name, loss = min(missed.items(), key=lambda item: item[1].sqnr_db)
+    found = "was NaN or infinite" if loss.broken else f"had {loss.sqnr_db:.1f} dB"
+    return [
+        f"{share:.0%} of the constants that float16 can hold went back to float32, so that outputs keep {ENOUGH_DB:g} dB ({name!r} "
+        f"{found} before): this network makes more of roundings than float16 has room for, as untrained ones do, and the file "
+        "gains little over fp32"
+    ]
+
+
+def _bytes_in_float16(model: ir.Model) -> int:
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.dtype == ir.DataType.FLOAT16)
 
 
 def _faint(missed: Iterable[str], reached: Mapping[str, float]) -> list[str]:

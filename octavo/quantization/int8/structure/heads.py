@@ -32,8 +32,9 @@ _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPoo
 
 def heads_of(units: Sequence[Unit]) -> list[ir.Value]:
     """The tensors behind the last weights, in topological order; of maps that are only averaged, the averages."""
-    last = [unit for unit, ends in is_last_weighted(list(units)).items() if ends and unit.kind == "linear"][::-1]
-    return list(dict.fromkeys(value for unit in last for value in _answers(unit)))
+    units = list(units)
+    last = _last_layers(units)
+    return list(dict.fromkeys(value for unit in units if unit in last for value in _answers(unit)))
 
 
 def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
@@ -55,6 +56,29 @@ def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
         if further or unit.kind == "linear":
             leads[unit] = not further
     return leads
+
+
+def _last_layers(units: list[Unit]) -> set[Unit]:
+    """The layers with no other weights behind them; and where an output of the graph comes from none of these, those with no others
+    on the way to it. What D-FINE and GFLv2 make boxes of is also read by layers that tell from it how good a box is: scores alone
+    would be looked at.
+
+    An output that itself leads on to layers (features that a classifier reads) is not meant.
+    """
+    leads = is_last_weighted(units)
+    last = {unit for unit, ends in leads.items() if ends}
+    makers = {value: unit for unit in units for value in unit.outputs}
+    for unit in units:
+        if unit in leads or not any(value.is_graph_output() for value in unit.outputs):
+            continue
+        way, waiting = {unit}, [unit]
+        while waiting:
+            before = {makers[value] for value in waiting.pop().inputs if value in makers} - way
+            way |= before
+            waiting += before
+        if not way & last:
+            last |= {each for each, ends in is_last_weighted([each for each in units if each in way]).items() if ends}
+    return last
 
 
 def is_map(value: ir.Value) -> bool:
@@ -84,9 +108,9 @@ def map_heads(units: list[Unit]) -> dict[str, str]:
     Returns:
         Node name to reason; none where the network has no other layers.
     """
-    leads = is_last_weighted(units)
+    last = _last_layers(units)
     linear = [unit for unit in units if unit.kind == "linear"]
-    found = [unit for unit in linear if leads[unit] and unit.main.op_type == "Conv" and _is_mapped(unit)]
+    found = [unit for unit in linear if unit in last and unit.main.op_type == "Conv" and _is_mapped(unit)]
     if len(found) == len(linear):
         return {}
     reason = "its output is a map in which single positions decide"
@@ -103,8 +127,8 @@ def pixel_heads(units: list[Unit]) -> set[Unit]:
     Args:
         units: of one graph; what a Relu or Clip follows stays as it is.
     """
-    leads = is_last_weighted(units)
-    found = [unit for unit in units if leads.get(unit) and len(unit.nodes) == 1 and is_pointwise(unit.main)]
+    last = _last_layers(units)
+    found = [unit for unit in units if unit in last and len(unit.nodes) == 1 and is_pointwise(unit.main)]
     found = [unit for unit in found if all(reader.op_type != "Resize" for reader in readers(unit.outputs[0]))]
     return {
         unit
