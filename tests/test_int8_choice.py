@@ -837,6 +837,46 @@ def test_what_a_tensor_loses_is_told_apart_by_the_layers_that_read_it():
     assert trade.noise_of({units["l"], units["c"]}) == pytest.approx(alone.tensors["l"])
 
 
+def keys_without_bias() -> ir.Model:
+    """Attention's product of queries and keys: a Transpose is all that stands between the keys' layer and it."""
+    tensors = {"q": he(8, 8), "k": he(8, 8), "bias": np.ones(8, np.float32), "e": he(5, 5)}
+    nodes = [
+        oh.make_node("MatMul", ["x", "q"], ["a"], "q"),
+        oh.make_node("Add", ["a", "bias"], ["b"], "bias"),
+        oh.make_node("MatMul", ["x", "k"], ["c"], "k"),
+        oh.make_node("Transpose", ["c"], ["t"], "t", perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["b", "t"], ["s"], "s"),
+        oh.make_node("MatMul", ["s", "e"], ["y"], "e"),
+    ]
+    return network(nodes, tensors, ["y"], inputs={"x": [1, 5, 8]})
+
+
+def test_what_a_product_of_weights_puts_out_for_float_is_neither_rounded_nor_brought_back():
+    model = prepared(keys_without_bias())
+    samples = [{"x": value} for value in np.random.default_rng(0).standard_normal((8, 1, 5, 8)).astype(np.float32)]
+    draft = Draft(model, graphs.statistics_of(model, samples), Int8(method="minmax"), {}, samples)
+    whole = draft.plan()
+    units = {unit.name: unit for unit in whole.reasons}
+    assert {unit.name for unit in whole.int8} == {"q", "k", "t", "e"}
+    prices = estimated(draft.units)
+    noise = Noise(dict.fromkeys(whole.scales, 1.0), {})
+    trade = Trade(whole.reasons, prices, noise)
+    keys, turned = units["k"].outputs[0], units["t"].outputs[0]
+    in_float = {"q": 0.0, "k": 0.0, "t": 0.0, "e": 0.0}
+    for chosen in ({"q", "k"}, {"q", "k", "t"}):
+        given = {name: "" for name in in_float if name not in chosen}
+        scaled = {value.name for value in draft.quantized(draft.plan(given).int8)}
+        # What the file has in codes is what counts.
+        assert scaled == {"x"} | ({keys.name, turned.name} if "t" in chosen else set())
+        assert trade.noise_of({units[name] for name in chosen}) == len(scaled)
+    layers = {units["q"], units["k"]}
+    alone = prices.of(layers) - sum(prices.units[unit][unit in layers] for unit in whole.reasons)
+    assert alone == pytest.approx(prices.quantize[units["q"].inputs[0]])
+    assert prices.of({*layers, units["t"]}) - prices.of(layers) == pytest.approx(
+        prices.units[units["t"]][1] - prices.units[units["t"]][0] + prices.dequantize[turned]
+    )
+
+
 def pooled() -> ir.Model:
     """A pool behind SiLU, one behind a Conv, a Concat of them, and a layer behind that."""
     tensors = {"a": he(8, 3, 3, 3), "b": he(4, 16, 3, 3), "c": he(5, 4)}

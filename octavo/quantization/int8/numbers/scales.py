@@ -41,8 +41,8 @@ _DEPTHWISE_ROOM = np.float32(1.25)
 def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
     """The tensors between Q and DQ: what INT8 units read, write and hold inside.
 
-    A last Gemm or MatMul writes float: its kernels do so at no cost, and logits keep their precision. So do `writes_float` units,
-    and 1x1 Convs whose `activation` is float.
+    A Gemm or MatMul whose readers are float writes float: its kernels do so at no cost, and logits keep their precision. So do
+    `writes_float` units, and 1x1 Convs whose `activation` is float.
     """
     int8 = list(int8)
     members = {node for unit in int8 for node in unit.nodes}
@@ -50,8 +50,7 @@ def quantized_tensors(int8: Iterable[Unit]) -> list[ir.Value]:
     for unit in int8:
         found |= dict.fromkeys([*unit.inputs, *unit.inner])
         for value in unit.outputs:
-            writes_float = unit.kind == "linear" and len(unit.nodes) == 1 and unit.main.op_type in ("Gemm", "MatMul")
-            writes_float |= unit.writes_float or bool(unit.activation)
+            writes_float = unit.is_product or unit.writes_float or bool(unit.activation)
             if not writes_float or any(reader in members for reader in readers(value)):
                 found[value] = None
     return list(found)

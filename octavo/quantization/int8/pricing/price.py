@@ -11,6 +11,7 @@ A layer that stays float may keep its weights at two bytes: that has its price t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -166,8 +167,13 @@ def _behind_layers(extra: Mapping[Unit, float]) -> dict[ir.Value, float]:
 
 
 def _borders_out(units: Iterable[Unit], prices: Mapping[ir.Value, float]) -> dict[ir.Value, float]:
-    """Prices of bringing tensors back: nothing where the kernel writes float."""
-    return dict(prices) | {value: 0.0 for unit in units if unit.writes_float for value in unit.outputs}
+    """Prices of bringing tensors back: nothing where the kernel writes float. A product's does so for a reader in float that has no
+    other beside it.
+    """
+    units = list(units)
+    by_reader = Counter(value for unit in units for value in unit.inputs)
+    free = [unit for unit in units if unit.writes_float or (unit.is_product and by_reader[unit.outputs[0]] == 1)]
+    return dict(prices) | {value: 0.0 for unit in free for value in unit.outputs}
 
 
 def _pools(units: Sequence[Unit]) -> dict[Unit, list[Unit]]:

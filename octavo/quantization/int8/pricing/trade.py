@@ -2,10 +2,11 @@
 
 Every unit is float or INT8. What a placement costs is a sum of terms of one unit (its time in either form, the noise of its
 rounded weights) and of one tensor: a border where its maker is float and a reader INT8 (Q), or the other way round (DQ), and
-the noise of rounding it where anybody around it is INT8 (of what a layer puts out for an activation on its rows, where that
-is). All of them are submodular, so that the cheapest of the 2^n placements is a minimum cut of a graph with a node for each
-unit and each tensor (Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via Graph Cuts?", 2004); no order of greedy
-moves has to be found. Noise of single roundings adds up at the heads: they are small and nearly independent.
+the noise of rounding it where anybody around it is INT8 (of what a layer puts out for an activation on its rows, and of what a
+product of matrices puts out, where a reader is). All of them are submodular, so that the cheapest of the 2^n placements is a
+minimum cut of a graph with a node for each unit and each tensor (Kolmogorov and Zabih, "What Energy Functions Can Be Minimized via
+Graph Cuts?", 2004); no order of greedy moves has to be found. Noise of single roundings adds up at the heads: they are small and
+nearly independent.
 
 Time plus `weight` times noise, for growing weights, gives placements worth having. No weight gives those above the line between two
 others, and these may lie far apart. Where single roundings are held to make somewhat more or less noise than they do, other
@@ -97,9 +98,11 @@ class Trade:
         self.reasons, self.prices, self.chained = dict(reasons), prices, chained
         self.noise = noise or Noise({}, {})
         self.makers = {value: unit for unit in reasons for value in unit.outputs}
-        # What a layer puts out is not rounded where only a float activation reads it, on its rows.
+        # What a layer puts out is not rounded where only a float activation reads it, on its rows, nor what a product does where no
+        # reader is INT8.
         self.on_rows = row_activations(reasons) if chained else {}
         self.bare = {value for unit in self.on_rows for value in unit.inputs}
+        self.bare |= {value for unit in reasons if unit.is_product for value in unit.outputs}
         self.readers: dict[ir.Value, list[Unit]] = {}
         for unit in reasons:
             for value in unit.inputs:

@@ -87,6 +87,11 @@ class Unit:
         """Its first node: the one with the weights, where there are any."""
         return self.nodes[0]
 
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a bare Gemm or MatMul of weights: in int8 its kernels put out float where no codes are read, at no cost."""
+        return self.kind == "linear" and len(self.nodes) == 1 and self.main.op_type in ("Gemm", "MatMul")
+
 
 def units_of(model: ir.Model) -> list[Unit]:
     """Group the nodes of the main graph.
