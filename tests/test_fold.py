@@ -115,6 +115,25 @@ def test_what_the_reference_implementation_computes_otherwise_stays(op, inputs, 
     np.testing.assert_allclose(run(model, IMAGE, optimization="off")["y"], before, rtol=1e-6)
 
 
+def test_what_queries_learn_of_each_other_before_they_see_an_image_becomes_constant():
+    """The first self-attention of DETR's and Mask2Former's decoders: queries, a norm, and what the next layer asks with."""
+    nodes = [
+        oh.make_node("Softmax", ["queries"], ["attended"], "attended"),
+        oh.make_node("LayerNormalization", ["attended", "gain", "bias"], ["normal"], "norm", epsilon=1e-5),
+        oh.make_node("MatMul", ["normal", "asks"], ["asked"], "asks"),
+        oh.make_node("Conv", ["x", "w"], ["seen"], "conv"),
+        oh.make_node("Reshape", ["seen", "tokens"], ["keys"], "tokens"),
+        oh.make_node("MatMul", ["asked", "keys"], ["y"], "scores"),
+    ]
+    drawn = {"queries": (1, 6, 8), "gain": (8,), "bias": (8,), "asks": (8, 8), "w": (8, 3, 4, 4)}
+    constants = {name: GENERATOR.standard_normal(shape).astype(np.float32) for name, shape in drawn.items()}
+    model = network(nodes, constants | {"tokens": np.array([1, 8, -1])}, ["y"])
+    before = run(model, IMAGE, optimization="off")["y"]
+    FoldConstantsPass()(model)
+    assert ops(model) == ["Conv", "Reshape", "MatMul"]
+    np.testing.assert_allclose(run(model, IMAGE, optimization="off")["y"], before, atol=1e-4)
+
+
 def test_tables_resized_to_a_size_become_weights():
     """Position embeddings of another size than the image's."""
     table, sizes = np.random.default_rng(1).standard_normal((1, 3, 7, 7)).astype(np.float32), np.array([1, 3, 16, 16])

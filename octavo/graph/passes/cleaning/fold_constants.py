@@ -19,9 +19,10 @@ _SMALL = 1 << 20
 _NEVER = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 # What ONNX's reference implementation computes otherwise than ONNX Runtime; a Dropout outside training is none of these by then.
 _UNLIKE = frozenset({"Bernoulli", "Dropout", "MaxUnpool", "Upsample"})
-# Operators with several outputs that files make weights by, which the optimizer leaves: attention's projections are split,
-# standardized weights (NFNet, BiT) are normalised as a batch in training.
-_SEVERAL = frozenset({"BatchNormalization", "Split"})
+# Operators that may have several outputs, which the optimizer leaves: attention's projections are split, standardized weights
+# (NFNet, BiT) are normalised as a batch in training, and what queries learn of each other before they see an image (the first
+# self-attention of DETR's and Mask2Former's decoders) ends in a norm.
+_SEVERAL = frozenset({"BatchNormalization", "LayerNormalization", "Split"})
 
 
 class FoldConstantsPass(GraphPass):
