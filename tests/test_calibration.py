@@ -731,6 +731,25 @@ class TestCollector:
         with pytest.raises(ModelRunError, match="does not run"):
             [group.read(sample) for group in open_groups(model, [["never"]])]
 
+    @pytest.mark.parametrize("activation", ["Relu", "Sigmoid"])
+    def test_what_a_conv_gives_a_sum_is_read_where_onnx_runtime_fuses_the_two(self, activation):
+        """RepVGG's branches in D-FINE-N, of 21 channels: no multiple of what the blocked layout holds."""
+        generator = np.random.default_rng(0)
+        shapes = {"p": (21, 21, 3, 3), "q": (21, 21, 1, 1), "b": (21,)}
+        text = f"""<ir_version: 9, opset_import: ["": 18]> g (float[1,21,8,8] x) => (float[1,21,8,8] y)
+            <float[21,21,3,3] p, float[21,21,1,1] q, float[21] b>
+            {{ [a] a = Conv<pads=[1,1,1,1]>(x, p, b) [c] c = Conv(x, q, b) [s] s = Add(a, c) [y] y = {activation}(s) }}"""
+        model = ir.from_onnx_text(
+            text,
+            initializers=[
+                ir.tensor(generator.standard_normal(shape).astype(np.float32), name=name) for name, shape in shapes.items()
+            ],
+        )
+        sample = {"x": generator.standard_normal((1, 21, 8, 8)).astype(np.float32)}
+        found, alone = (next(group.read(sample) for group in open_groups(model, [names])) for names in (["a", "y"], ["a"]))
+        np.testing.assert_allclose(found["a"], alone["a"], rtol=1e-5)
+        assert list(found) == ["a", "y"]
+
     def test_nan_no_images_and_unknown_tensors(self):
         broken = small_network(weights={"stem.bias": np.full(8, np.nan, np.float32)})
         with pytest.raises(CalibrationError, match="tensor 'stem.relu' holds NaN or infinite values on image 0"):

@@ -28,6 +28,9 @@ __all__ = ["Group", "bytes_of", "drop_unneeded", "float_activations", "group_nam
 _UNKNOWN = 8 << 20
 # Tensors up to this size stay in the graph: shape inference reads axes and sizes there.
 _SMALL = 256
+# ONNX Runtime 1.31 fuses a Conv whose channels its blocks do not hold (21, of a D-FINE-N) with the Add and the activation behind
+# it, also where the graph puts out what the Conv does, and fails to load it then.
+_FUSES_OUTPUTS = ("ConvAddActivationFusion",)
 # Weights for whose memory it is worth looking through all objects of the process, which takes a tenth of a second.
 _LARGE = 32 << 20
 
@@ -173,8 +176,9 @@ def open_groups(
                 with scratch_written_to(Path(folder)):
                     ir.save(part, path)
                 count = threads(opened.bytes) if callable(threads) else threads
-                kept = arena is not None and arena(opened.bytes)
-                opened.open(Session(path, name=what, optimization=optimization, threads=count, memory_pattern=False, arena=kept))
+                settings = {"memory_pattern": False, "arena": arena is not None and arena(opened.bytes)}
+                without = _FUSES_OUTPUTS if any(map(_is_summed, part.graph.outputs)) else ()
+                opened.open(Session(path, name=what, optimization=optimization, threads=count, without=without, **settings))
             yield opened
             opened.close()
 
@@ -251,6 +255,12 @@ def images_within(model: ir.Model, most: float, at_most: int) -> int:
     """How many images to work on, 1 to `at_most`, so that the tensors that the graph makes of them stay within `most` bytes."""
     image = sum(bytes_of(value) for node in model.graph for value in node.outputs)
     return int(min(max(1, most // max(1, image)), at_most))
+
+
+def _is_summed(value: ir.Value) -> bool:
+    """Whether a Conv makes a tensor and a sum reads it."""
+    made = value.producer()
+    return made is not None and made.op_type == "Conv" and any(use.node.op_type == "Add" for use in value.uses())
 
 
 def _is_float(value: ir.Value) -> bool:
