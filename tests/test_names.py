@@ -9,7 +9,9 @@ import onnx_ir as ir
 import pytest
 from graphs import he, network, run, statistics_of
 
-from octavo.graph.names import added_apart
+from octavo.graph.names import added_apart, names_held
+from octavo.graph.passes import node_pass
+from octavo.graph.passes.node_pass import NodePass, SpelledPass
 from octavo.graph.passes.qdq import new_constant
 from octavo.params.grammar import Int8
 from octavo.quantization.fp16 import convert
@@ -137,3 +139,34 @@ def test_what_is_added_meanwhile_is_called_after_what_was_there():
     assert [node.name for node in model.graph] == ["n.y_1", "n.y_2", "n", "n.y"]
     assert [node.outputs[0].name for node in model.graph] == ["x.y_1", "x.y_2", "x.y", "y"]
     assert list(model.graph.initializers) == ["y_1"]
+
+
+class Doubled(NodePass):
+    """`Neg`, of which a second is put before, with the same names."""
+
+    op_type = "Neg"
+
+    def _rewrite(self, model, node):
+        before = ir.node("Neg", [node.inputs[0]], name=node.name)
+        before.outputs[0].name = node.outputs[0].name
+        model.graph.insert_before(node, before)
+        return True
+
+
+class Newer(SpelledPass):
+    opset = 23
+
+    def _rewrite(self, model, node):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(("edit", "op_type", "asked"), [(Doubled, "Neg", 1), (Doubled, "Abs", 0), (Newer, "Neg", 0)])
+def test_a_pass_with_nothing_to_look_at_asks_for_no_names(monkeypatch, edit, op_type, asked):
+    """That is what most passes do, each time that a placement is written to be measured."""
+    model = network([oh.make_node(op_type, ["x"], ["y"], "n")], {}, ["y"])
+    seen = []
+    monkeypatch.setattr(node_pass, "names_held", lambda model: seen.append(model) or names_held(model))
+
+    assert edit()(model).modified == bool(asked)
+    assert len(seen) == asked
+    assert [node.name for node in model.graph] == (["n_1", "n"] if asked else ["n"])

@@ -85,10 +85,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     if folding.problem:
         notes.append(f"constant folding stopped early: {folding.problem}")
     # Sizes that the exporter left out (torch's, of keys that are turned with the batch open) tell what repeats nothing; what
-    # contradicts itself is told of below.
-    InferShapesPass()(model)
-    # A mask is gone before the guard against it is looked at.
-    for edit in (PickPartPass(), EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
+    # contradicts itself is told of below. A mask is gone before the guard against it is looked at.
+    for edit in (InferShapesPass(), PickPartPass(), EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
         edit(model)
     with captured_logs():
         NoIdentitiesPass()(model)

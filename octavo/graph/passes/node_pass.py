@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from octavo.graph.names import added_apart
+from octavo.graph.names import names_held, set_apart
 
 __all__ = ["GraphPass", "NodePass", "SparingPass", "SpelledPass"]
 
@@ -19,8 +19,18 @@ class GraphPass(ir.passes.InPlacePass):
     def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> ir.passes.PassResult:
         """Edit the model (`call`)."""
         model = model_or_result.model if isinstance(model_or_result, ir.passes.PassResult) else model_or_result
-        with added_apart(model):
-            return super().__call__(model)
+        # Most passes find nothing in most graphs, and what is named how takes longer to tell than that.
+        if not self._concerns(model):
+            return ir.passes.PassResult(model, False)
+        before = names_held(model)
+        result = super().__call__(model)
+        if result.modified:
+            set_apart(model, before)
+        return result
+
+    def _concerns(self, _: ir.Model) -> bool:
+        """Whether there may be anything to edit."""
+        return True
 
 
 class SparingPass(GraphPass):
@@ -48,9 +58,15 @@ class NodePass(GraphPass):
         """Rewrite in place; `modified` says whether a node changed."""
         modified = False
         for node in list(model.graph):
-            if node.op_type == self.op_type and node.domain in ("", "ai.onnx"):
+            if self._is_offered(node):
                 modified |= self._rewrite(model, node)
         return ir.passes.PassResult(model, modified)
+
+    def _concerns(self, model: ir.Model) -> bool:
+        return any(map(self._is_offered, model.graph))
+
+    def _is_offered(self, node: ir.Node) -> bool:
+        return node.op_type == self.op_type and node.domain in ("", "ai.onnx")
 
     @abc.abstractmethod
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
@@ -68,10 +84,11 @@ class SpelledPass(GraphPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite in place; `modified` says whether a node went."""
-        if (model.opset_imports.get("") or 0) < self.opset:
-            return ir.passes.PassResult(model, False)
         found = [node.graph is not None and self._rewrite(model, node) for node in reversed(list(model.graph))]
         return ir.passes.PassResult(model, any(found))
+
+    def _concerns(self, model: ir.Model) -> bool:
+        return (model.opset_imports.get("") or 0) >= self.opset
 
     @abc.abstractmethod
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:

@@ -75,18 +75,20 @@ def recut(found: Ranged, judge: Judge, wanted: float, ways: Sequence[Way]) -> Ra
     others = [way for way in ways if way.recipe.method != draft.recipe.method and way.by_channel == draft.by_channel]
     if not draft.cuts_peaks or not draft.samples or not found.plan.scales or not others:
         return found
-    counted = judge.on(draft.model, draft.samples[: images_within(draft.model, _BYTES, len(draft.samples))])
-    every = judge.on(draft.model, [*counted.samples, *judge.samples])
+    samples = draft.samples[: images_within(draft.model, _BYTES, len(draft.samples))]
+    every = judge.on(draft.model, [*samples, *judge.samples])
+    # It leaves out images on which the network finds nothing.
+    count = sum(any(held is one for one in samples) for held in every.samples)
 
     def measured(draft: Draft, ranges: str) -> tuple[Ranged, list[float]]:
         given = {unit.main.name or "": why for unit, why in found.plan.reasons.items() if why}
         plan = draft.plan(given, set(found.plan.stored))
         by_image = every.judge_by_image(draft.written(plan, judge.heads))
-        return Ranged(draft, plan, float(np.mean(by_image[len(counted.samples) :])), ranges), by_image
+        return Ranged(draft, plan, float(np.mean(by_image[count:])), ranges), by_image
 
     by_image = every.judge_by_image(draft.written(found.plan, judge.heads))
     whole = [measured(draft.cut_by(way.recipe), way.label) for way in others]
-    of_counted = np.mean(by_image[: len(counted.samples)])
+    of_counted = np.mean(by_image[:count] or [0.0])
     if of_counted < _CUT * found.noise and all(np.mean(noise) >= np.mean(by_image) for _, noise in whole):
         return found
     chosen, ranges = _by_tensor(found, every, by_image, others)

@@ -103,6 +103,7 @@ class Trade:
         self.on_rows = row_activations(reasons) if chained else {}
         self.bare = {value for unit in self.on_rows for value in unit.inputs}
         self.bare |= {value for unit in reasons if unit.is_product for value in unit.outputs}
+        self._told: dict[ir.Value, list[tuple[float, list[Unit]]]] = {}
         self.readers: dict[ir.Value, list[Unit]] = {}
         for unit in reasons:
             for value in unit.inputs:
@@ -110,7 +111,8 @@ class Trade:
 
     def noise_of(self, int8: set[Unit]) -> float:
         """What a placement makes, as predicted."""
-        total = sum(self.own_noise(unit, int8) for unit in int8)
+        # In the graph's order: a set's differs from process to process, and with it the last bits of a sum.
+        total = sum(self.own_noise(unit, int8) for unit in self.reasons if unit in int8)
         return total + sum(self._passed_on(value, int8) for value in self.readers if self.makers.get(value) not in int8)
 
     def own_noise(self, unit: Unit, int8: set[Unit]) -> float:
@@ -128,6 +130,12 @@ class Trade:
 
     def _parts(self, value: ir.Value) -> list[tuple[float, list[Unit]]]:
         """A tensor's noise, by which of its readers it is passed on."""
+        # Placements are predicted by the hundred.
+        if value not in self._told:
+            self._told[value] = self._parted(value)
+        return self._told[value]
+
+    def _parted(self, value: ir.Value) -> list[tuple[float, list[Unit]]]:
         found = self.readers.get(value, [])
         parts = [self.noise.reads.get((value.name or "", reader.name)) for reader in found]
         if not parts or any(part is None for part in parts):
@@ -136,7 +144,7 @@ class Trade:
 
     def _passed_on(self, value: ir.Value, int8: set[Unit]) -> float:
         """What rounding makes of a tensor where it is only rounded for those who read it in INT8."""
-        return sum(noise for noise, readers in self._parts(value) if any(reader in int8 for reader in readers))
+        return sum(noise for noise, readers in self._parts(value) if not int8.isdisjoint(readers))
 
     def cheapest(self, weight: float) -> set[Unit]:
         """The INT8 units of the placement with the least time plus `weight` (ms) times noise; of several, the one with the most."""
