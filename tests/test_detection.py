@@ -458,6 +458,28 @@ class TestFamilies:
         scores[0, 0, 0] = 1.0004
         assert len(decoded("rtdetr", {"boxes": np.full((1, 300, 4), 0.5, np.float32), "scores": scores})) == 1
 
+    @pytest.mark.parametrize(("points", "sides"), [(10, [16, 512]), (8, [24, 768])])
+    def test_retinaface_has_two_anchors_a_cell(self, points, sides):
+        """Offsets of 0 are the anchors themselves: the first of the finest level, and the last of the coarsest."""
+        size, rows = (50, 90), 2 * (7 * 12 + 4 * 6 + 2 * 3)
+        scores = np.tile(np.float32([1, 0]), (1, rows, 1))
+        scores[0, [0, -1, 3]] = [0.1, 0.9]
+        offsets = np.zeros((1, rows, 4), np.float32)
+        # A side to the right, and e times as high.
+        offsets[0, 3] = [10, 0, 0, 5]
+        outputs = {"landms": np.full((1, rows, points), 7, np.float32), "conf": scores, "loc": offsets}
+        assert family_of(outputs, size).name == "retinaface"
+        assert FAMILIES["retinaface"].classes(outputs, size) == 1
+        first, moved, last = decoded("retinaface", outputs, size).xyxy
+        assert first.tolist() == [4 - sides[0] / 2, 4 - sides[0] / 2, 4 + sides[0] / 2, 4 + sides[0] / 2]
+        assert last.tolist() == [80 - sides[1] / 2, 48 - sides[1] / 2, 80 + sides[1] / 2, 48 + sides[1] / 2]
+        # The second anchor of the second cell.
+        side = 2 * sides[0]
+        assert moved == pytest.approx([12 + side / 2, 4 - side * np.e / 2, 12 + side * 1.5, 4 + side * np.e / 2])
+        # Of another size, or with scores that are none, they are nothing known.
+        for wrong, at in ((outputs, (64, 90)), (outputs | {"conf": 3 * scores}, size)):
+            assert not FAMILIES["retinaface"].fits(wrong, at)
+
     def test_ssd_leaves_its_background_out(self):
         boxes, scores = np.zeros((1, 4420, 4), np.float32), np.zeros((1, 4420, 2), np.float32)
         scores[0, :, 0] = 1

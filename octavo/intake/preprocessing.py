@@ -67,6 +67,12 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "rgb",
         "PaddleDetection stretches, bicubic; RT-DETR and PP-YOLOE+ take 0..1, PicoDet and older PP-YOLOE ImageNet's mean and std",
     ),
+    "retinaface": (
+        {**_GREY, "pad": 0, "align": "top-left"},
+        {"scale": 1, "mean": [104, 117, 123]},
+        "bgr",
+        "RetinaFace takes BGR pixels less 104, 117, 123, of photos as large as they are: letterboxed where the size is given",
+    ),
     "ssd": (_STRETCH, {"scale": 1, "mean": [127], "std": [128]}, "rgb", "SSD's kin take (x - 127) / 128, stretched"),
     **dict.fromkeys(
         ("tensorflow", "tflite", "ssd-yx"),

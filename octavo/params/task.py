@@ -52,6 +52,7 @@ DECODERS = (
     "yolox-decoded-shares",
     "yolov8-rows",
     "yolov8-rows-shares",
+    "retinaface",
     "ssd",
     "ssd-yx",
     "yolonas",

@@ -16,6 +16,7 @@ from octavo.tasks.detection import (
     nanodet,
     obb,
     paddle,
+    retinaface,
     rtdetr,
     ssd,
     tensorflow,
@@ -62,6 +63,7 @@ FAMILIES = {
         yolox.FAMILY,
         *yolox.DECODED,
         *yolov8.ROWS,
+        retinaface.FAMILY,
         # Its scores sum to 1, which may be those of a grid in shares, too.
         *ssd.FAMILIES,
         *yolonas.FAMILIES,
