@@ -18,6 +18,7 @@ from octavo.graph.passes.cleaning.scope_names import SCOPES, ScopeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.graph.precision import check_weights
 from octavo.graph.protos import branchless, leading_to
+from octavo.intake.inputs import ImageInput, sides_of
 
 
 def run(path, image):
@@ -100,6 +101,19 @@ def test_load_refuses_a_folder_and_a_truncated_file(tmp_path):
         path.write_bytes(whole[:length])
         with pytest.raises(SourceError, match="truncated"):
             load(path)
+
+
+def test_load_leaves_open_what_the_file_says_is_minus_one(tmp_path):
+    """As Paddle2ONNX wrote open sizes; such a graph takes any height."""
+    value = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [-1, 3, 32, -1]) for name in "xyz"}
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
+    graph = helper.make_graph(nodes, "g", [value["x"]], [value["z"]], value_info=[value["y"]])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "open.onnx")
+    model = load(tmp_path / "open.onnx")
+    shapes = [list(one.shape) for one in (model.graph.inputs[0], model.graph.node(0).outputs[0], model.graph.outputs[0])]
+    assert [[size if isinstance(size, int) else size.value for size in shape] for shape in shapes] == [[None, 3, 32, None]] * 3
+    image = ImageInput.of(model.graph.inputs[0])
+    assert sides_of(image, (32, 320), model.graph.outputs).size == (32, 320)
 
 
 def test_load_names_missing_and_truncated_external_data(tmp_path):

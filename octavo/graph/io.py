@@ -33,6 +33,8 @@ LFS_POINTER = b"version https://git-lfs"
 def load(path: str | Path) -> ir.Model:
     """Read an ONNX file; large external weights are mapped into memory, not copied, so their size does not matter.
 
+    Sizes that the file gives as -1 are open ones.
+
     Raises:
         SourceError: the file or its external data is missing, truncated or outside the file's folder, is not ONNX, or a
             tensor has other dimensions than its data.
@@ -70,6 +72,7 @@ def load(path: str | Path) -> ir.Model:
     except ir.serde.SerdeError as error:
         raise SourceError(f"{path}: is not a valid ONNX graph: {_innermost(error)}", "export it again") from error
     _check_sizes(path, proto)
+    _open_sizes(model)
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _check_external(path, model)
@@ -177,6 +180,14 @@ def _check_external(path: Path, model: ir.Model) -> None:
                 f"{path}: its external data file {file} is truncated ({file.stat().st_size} bytes of at least {size})",
                 "copy or export both files again",
             )
+
+
+def _open_sizes(model: ir.Model) -> None:
+    """Leave open what a file writes as -1: Paddle2ONNX did so before 1.0, and ONNX Runtime reads it so."""
+    for graph in model.graphs():
+        for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
+            if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
+                value.shape = ir.Shape([None if isinstance(size, int) and size < 0 else size for size in value.shape])
 
 
 def _check_sizes(path: Path, proto: onnx.ModelProto) -> None:
