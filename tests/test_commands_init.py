@@ -641,6 +641,20 @@ def test_families_whose_preprocessing_is_known_yield_to_labels_alone():
     assert all(guess(family, 2).block().resize.antialias for family in ("rtdetr", "torchvision", "yolov3-keras"))
 
 
+def test_a_classifier_that_is_not_square_is_not_cropped():
+    """Of lines of text (48x192) and persons (256x128) a crop would show the middle alone."""
+    image = ImageInput.of(ir.Value(name="x", shape=ir.Shape([1, 3, None, None]), type=ir.TensorType(ir.DataType.FLOAT)))
+
+    def guess(*size: int) -> Guessed:
+        return guessed("classification", None, image, size, found=None, outputs=[ir.Value(name="y")])
+
+    square, line, person = guess(224, 224), guess(48, 192), guess(256, 128)
+    assert (square.block().resize, square.keys["crop"]) == (Resize(rule="shorter", to=256), "center")
+    for wide in (line, person):
+        assert (wide.block().resize, wide.block().crop) == (Resize(rule="stretch"), "none")
+        assert wide.why["resize"] != wide.why["scale"] == square.why["resize"]
+
+
 def test_a_graph_that_normalises_settles_the_input(folder):
     proto = small_network()
     tensors = {"pixel.mean": MEAN.reshape(1, 3, 1, 1), "pixel.std": STD.reshape(1, 3, 1, 1)}
