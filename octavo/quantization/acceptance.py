@@ -21,10 +21,14 @@ from octavo.runtime.session import Session
 
 __all__ = ["GROSS", "NOTABLE", "Accepted", "accept"]
 
-# dB that the optimized graph may lie below the written one: more is an error; more than this is a warning.
+# dB that the optimized graph may lie below the written one: more is an error; more than this is a warning; either
+# beyond what chance makes of few values (`_CHANCE`).
 GROSS, NOTABLE = 6.0, 1.0
 # Beyond this many dB no difference matters: an output that is hardly quantized may lose a hundred to another order of sums.
 _FINE = 40.0
+# Of two noises of one size, each over n values, one is larger than the other by chance: by this over the root of n in dB, twice the
+# standard deviation. Two logits on four images are eight values.
+_CHANCE = 2 * 20 / np.log(10)
 _WAY_OUT = "keep the layers before it in float (`int8.keep_float` in params.yaml), try another `int8.method`, or use fp16"
 
 Outputs = Mapping[str, np.ndarray]
@@ -88,7 +92,7 @@ def accept(
 
     Raises:
         QuantizationError: an output is missing, not finite or of another dtype or shape than FP32's, or the optimized graph is more
-            than `GROSS` dB further from FP32 than the graph as written.
+            than `GROSS` dB further from FP32 than the graph as written, and than chance makes of few values.
         ModelRunError: a graph does not load or run.
     """
     if not samples:
@@ -109,12 +113,13 @@ def accept(
     found.agreement = round(float(np.mean(sums.same)), 4) if sums.same else None
     for output, on in found.sqnr_db.items():
         lost = min(found.written_db[output], _FINE) - min(on, _FINE)
+        chance = _CHANCE / np.sqrt(max(sums.values[output], 1))
         said = f"{on:.1f} dB from FP32 when optimized, {found.written_db[output]:.1f} dB as written"
-        if lost > GROSS and not selecting:
+        if lost > GROSS + chance and not selecting:
             raise QuantizationError(
                 f"{name}: ONNX Runtime's optimized graph is not the one in the file: {output!r} is {said}", _WAY_OUT
             )
-        if lost > NOTABLE:
+        if lost > NOTABLE + chance:
             found.warnings.append(f"output {output!r} is {said}")
     return found
 
@@ -128,6 +133,7 @@ class _Sums:
         self.noise: dict[str, np.ndarray] = {}
         self.written: dict[str, float] = {}
         self.largest: dict[str, float] = {}
+        self.values: dict[str, int] = {}
         self.same: list[float] = []
 
     def add(self, expected: Outputs, got: Outputs, written: Outputs) -> None:
@@ -144,6 +150,7 @@ class _Sums:
     def _add(self, output: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
         noise = np.array([((one - other) ** 2).sum() for one, other in pairs])
         (a, b), _, (c, d) = pairs
+        self.values[output] = self.values.get(output, 0) + a.size
         self.signal[output] = self.signal.get(output, 0.0) + float((a**2).sum())
         self.written[output] = self.written.get(output, 0.0) + float((c**2).sum())
         self.noise[output] = self.noise.get(output, np.zeros(3)) + noise
