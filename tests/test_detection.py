@@ -442,6 +442,13 @@ class TestFamilies:
             with pytest.raises(DataError, match="of no known family"):
                 family_of({"a": boxes, "b": boxes}, SMALL)
 
+    def test_characters_of_a_line_of_text_are_no_queries(self):
+        """Steps x characters behind a softmax, as text recognition puts them out."""
+        logits = np.random.default_rng(0).normal(0, 3, (1, 80, 97))
+        steps = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+        with pytest.raises(DataError, match="of no known family"):
+            family_of({"probs": np.float32(steps)}, (48, 320))
+
     def test_no_object_is_no_class(self):
         logits = np.zeros((1, 100, 6), np.float32)
         logits[..., 5] = 9

@@ -18,6 +18,8 @@ __all__ = ["CHOSEN", "FAMILY", "SOFTMAX"]
 _MOST, _COLUMNS = 1000, range(5, 2000)
 # A share of the image that no box has; of boxes in pixels nearly all have more.
 _FAR = 4.0
+# Of softmax's sum, for rounding.
+_ROUNDED = 0.01
 # What softmax gives "no object" in the background at least, and the share of queries that are background at least.
 _SURE, _BACKGROUND = 0.9, 0.75
 
@@ -38,7 +40,7 @@ def _in_shares(outputs: Outputs, size: Size) -> bool:
     whole = parts is not None and only(outputs, 3) is not None and parts[1].shape[1] == 2 and _are_classes(parts[1][:, 1])
     if parts is None or whole or (np.abs(parts[0]) > _FAR).any():
         return False
-    return only(outputs, 3) is None or not are_key_points(parts[0][:, :2], parts[1])
+    return only(outputs, 3) is None or not (are_key_points(parts[0][:, :2], parts[1]) or _are_one_softmax(*parts))
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
@@ -61,6 +63,12 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 def _are_classes(values: np.ndarray) -> bool:
     return bool((values == np.rint(values)).all())
+
+
+def _are_one_softmax(*columns: np.ndarray) -> bool:
+    """Whether each row sums to 1, as the characters of a line of text do at each step: no boxes with scores."""
+    rows = np.concatenate(columns, axis=1)
+    return are_scores(rows) and bool((np.abs(rows.sum(axis=1, dtype=np.float64) - 1) < _ROUNDED).all())
 
 
 def _best(boxes: np.ndarray, scores: np.ndarray, size: Size, least: float) -> Boxes:
