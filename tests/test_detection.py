@@ -487,6 +487,24 @@ class TestFamilies:
         for wrong, at in ((outputs, (64, 90)), (outputs | {"conf": 3 * scores}, size)):
             assert not FAMILIES["retinaface"].fits(wrong, at)
 
+    @pytest.mark.parametrize(("batch", "points"), [((), True), ((1,), True), ((), False)])
+    def test_scrfd_has_its_levels_apart(self, batch, points):
+        """Distances are in strides from the corner of a cell, which has two anchors."""
+        size, outputs = (64, 96), {}
+        for stride, rows in ((8, 192), (16, 48), (32, 12)):
+            score, distance = np.zeros((rows, 1), np.float32), np.tile(np.float32([1, 1, 2, 3]), (rows, 1))
+            if stride == 16:
+                score[7] = 0.8  # the second anchor of the fourth cell
+            parts = [score, distance, np.ones((rows, 10), np.float32)][: 3 if points else 2]
+            outputs |= {f"{stride} {place}": part.reshape(*batch, *part.shape) for place, part in enumerate(parts)}
+        assert family_of(outputs, size).name == "scrfd"
+        assert FAMILIES["scrfd"].classes(outputs, size) == 1
+        found = decoded("scrfd", dict(reversed(outputs.items())), size)
+        assert found.xyxy.tolist() == [[48 - 16, 0 - 16, 48 + 32, 0 + 48]]
+        assert found.scores == pytest.approx([0.8])
+        assert not FAMILIES["scrfd"].fits(outputs, (64, 64))
+        assert not FAMILIES["scrfd"].fits(outputs | {"8 0": outputs["8 0"] + 9}, size)
+
     def test_ssd_leaves_its_background_out(self):
         boxes, scores = np.zeros((1, 4420, 4), np.float32), np.zeros((1, 4420, 2), np.float32)
         scores[0, :, 0] = 1

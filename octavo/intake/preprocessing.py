@@ -73,6 +73,12 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "bgr",
         "RetinaFace takes BGR pixels less 104, 117, 123, of photos as large as they are: letterboxed where the size is given",
     ),
+    "scrfd": (
+        {**_GREY, "pad": 0, "align": "top-left"},
+        {"scale": 1, "mean": [127.5], "std": [128]},
+        "rgb",
+        "insightface's detectors take (x - 127.5) / 128, letterboxed at the top left in black",
+    ),
     "ssd": (_STRETCH, {"scale": 1, "mean": [127], "std": [128]}, "rgb", "SSD's kin take (x - 127) / 128, stretched"),
     **dict.fromkeys(
         ("tensorflow", "tflite", "ssd-yx"),

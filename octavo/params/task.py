@@ -53,6 +53,7 @@ DECODERS = (
     "yolov8-rows",
     "yolov8-rows-shares",
     "retinaface",
+    "scrfd",
     "ssd",
     "ssd-yx",
     "yolonas",

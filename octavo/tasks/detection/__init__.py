@@ -18,6 +18,7 @@ from octavo.tasks.detection import (
     paddle,
     retinaface,
     rtdetr,
+    scrfd,
     ssd,
     tensorflow,
     torchvision,
@@ -64,6 +65,7 @@ FAMILIES = {
         *yolox.DECODED,
         *yolov8.ROWS,
         retinaface.FAMILY,
+        scrfd.FAMILY,
         # Its scores sum to 1, which may be those of a grid in shares, too.
         *ssd.FAMILIES,
         *yolonas.FAMILIES,
