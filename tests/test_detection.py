@@ -505,6 +505,21 @@ class TestFamilies:
         assert not FAMILIES["scrfd"].fits(outputs, (64, 64))
         assert not FAMILIES["scrfd"].fits(outputs | {"8 0": outputs["8 0"] + 9}, size)
 
+    def test_yunet_has_two_scores_and_yolox_boxes(self):
+        size, outputs = (64, 96), {}
+        for stride, rows in ((8, 96), (16, 24), (32, 6)):
+            for name, columns in (("kps", 10), ("bbox", 4), ("obj", 1), ("cls", 1)):
+                outputs[f"{name}_{stride}"] = np.zeros((1, rows, columns), np.float32)
+        outputs["cls_16"][0, 8], outputs["obj_16"][0, 8] = 0.81, 1.0001
+        outputs["bbox_16"][0, 8] = [0.5, 0.25, np.log(2), 0]
+        assert family_of(outputs, size).name == "yunet"
+        found = decoded("yunet", outputs, size)
+        # The third cell of the second row, 16 pixels each: centre (40, 20), 32 wide and 16 high.
+        assert found.xyxy == pytest.approx(np.float32([[40 - 16, 20 - 8, 40 + 16, 20 + 8]]))
+        assert found.scores == pytest.approx([0.9])
+        assert not FAMILIES["yunet"].fits(outputs, (64, 64))
+        assert not FAMILIES["yunet"].fits(outputs | {"cls_8": outputs["cls_8"] + 9}, size)
+
     def test_ssd_leaves_its_background_out(self):
         boxes, scores = np.zeros((1, 4420, 4), np.float32), np.zeros((1, 4420, 2), np.float32)
         scores[0, :, 0] = 1

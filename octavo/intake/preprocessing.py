@@ -79,6 +79,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "rgb",
         "insightface's detectors take (x - 127.5) / 128, letterboxed at the top left in black",
     ),
+    "yunet": (_STRETCH, {"scale": 1}, "bgr", "YuNet takes BGR pixels 0..255, stretched where the size is given"),
     "ssd": (_STRETCH, {"scale": 1, "mean": [127], "std": [128]}, "rgb", "SSD's kin take (x - 127) / 128, stretched"),
     **dict.fromkeys(
         ("tensorflow", "tflite", "ssd-yx"),

@@ -54,6 +54,7 @@ DECODERS = (
     "yolov8-rows-shares",
     "retinaface",
     "scrfd",
+    "yunet",
     "ssd",
     "ssd-yx",
     "yolonas",

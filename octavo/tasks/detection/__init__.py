@@ -31,6 +31,7 @@ from octavo.tasks.detection import (
     yolov8parts,
     yolov10,
     yolox,
+    yunet,
 )
 from octavo.tasks.detection.boxes import Boxes, suppressed
 from octavo.tasks.detection.candidates import Candidates
@@ -66,6 +67,7 @@ FAMILIES = {
         *yolov8.ROWS,
         retinaface.FAMILY,
         scrfd.FAMILY,
+        yunet.FAMILY,
         # Its scores sum to 1, which may be those of a grid in shares, too.
         *ssd.FAMILIES,
         *yolonas.FAMILIES,

@@ -17,6 +17,7 @@ __all__ = [
     "are_key_points",
     "are_scores",
     "boxes_and_scores",
+    "by_level",
     "cells",
     "centres",
     "coefficients",
@@ -173,6 +174,22 @@ def centres(size: Size, strides: Sequence[int], shift: float) -> tuple[np.ndarra
         grids.append(np.stack([x.ravel(), y.ravel()], axis=1) + shift)
         steps.append(np.full((x.size, 1), stride))
     return np.concatenate(grids).astype(np.float64), np.concatenate(steps).astype(np.float64)
+
+
+def by_level(outputs: Outputs, counts: Sequence[int]) -> list[list[np.ndarray]] | None:
+    """All outputs as rows x columns, for each level those with its rows, by rising columns.
+
+    Args:
+        outputs: one image's; with a batch dimension of 1, or without.
+        counts: rows of each level.
+
+    Returns:
+        None where an output is of no level, or two levels look alike (of a tiny input).
+    """
+    rows = [value[0] if value.ndim == 3 and value.shape[0] == 1 else value for value in outputs.values()]
+    if len(set(counts)) != len(counts) or not all(value.ndim == 2 and len(value) in counts for value in rows):
+        return None
+    return [sorted((value for value in rows if len(value) == count), key=lambda value: value.shape[1]) for count in counts]
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:

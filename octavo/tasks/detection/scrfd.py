@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, centres
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, by_level, cells, centres
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -13,24 +13,15 @@ _STRIDES = (8, 16, 32)
 # Anchors of a cell, which lie at one place and are trained on faces of different sizes.
 _ANCHORS = 2
 # Columns of scores and of distances, and of five points, which some networks lack.
-_COLUMNS, _POINTS = [1, 4], [10]
+_COLUMNS = ([1, 4], [1, 4, 10])
 
 
 def _parts(outputs: Outputs, size: Size) -> tuple[np.ndarray, np.ndarray] | None:
     """Scores n x 1 and distances n x 4, in strides, of all cells; None where the shapes are others."""
-    rows = [_ANCHORS * cells(size, (stride,)) for stride in _STRIDES]
-    if len(set(rows)) != len(rows):
-        return None  # of a tiny input, outputs of two strides look alike
-    found = []
-    for count in rows:
-        values = [value for value in outputs.values() if value.shape[:-1] in ((count,), (1, count))]
-        level = {value.shape[-1]: value.reshape(count, -1) for value in values}
-        if sorted(level) not in (_COLUMNS, _COLUMNS + _POINTS):
-            return None
-        found.append(level)
-    if len(outputs) != sum(len(level) for level in found):
+    levels = by_level(outputs, [_ANCHORS * cells(size, (stride,)) for stride in _STRIDES])
+    if levels is None or any([value.shape[1] for value in level] not in _COLUMNS for level in levels):
         return None
-    return np.concatenate([level[1] for level in found]), np.concatenate([level[4] for level in found])
+    return np.concatenate([level[0] for level in levels]), np.concatenate([level[1] for level in levels])
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
