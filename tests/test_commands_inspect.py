@@ -257,6 +257,20 @@ def test_sizes_that_depend_on_values_are_read_off_a_run(tmp_path):
     assert any("read off a run" in note for note in found["notes"])
 
 
+def test_a_file_for_several_images_is_told_of_one(tmp_path):
+    """Layers, MACs and runs are of one image, as in the stages; inputs and outputs are the file's."""
+    found = {}
+    for batch in (1, 4):
+        onnx.save(small_network(batch=batch), tmp_path / f"{batch}.onnx")
+        found[batch] = described(tmp_path / f"{batch}.onnx")
+    assert found[4]["macs"] == found[1]["macs"] > 0
+    assert [layer["output"] for layer in found[4]["layers"]] == [layer["output"] for layer in found[1]["layers"]]
+    assert found[4]["inputs"][0]["shape"] == [4, 3, 32, 32]
+    assert any("for 4 images at a time" in note for note in found[4]["notes"])
+    assert not any("at a time" in note for note in found[1]["notes"])
+    assert "does not run" not in str(found[4]["decoder"])
+
+
 def test_a_graph_without_an_image(tmp_path):
     nodes = [oh.make_node("MatMul", ["x", "w"], ["y"], "product")]
     save(network(nodes, {"w": he(np.random.default_rng(0), 32, 8)}, ["y"], inputs={"x": ["batch", 32]}), tmp_path / "m.onnx")

@@ -14,8 +14,9 @@ from octavo.errors import OctavoError, ParamsError, SourceError
 from octavo.graph.custom_ops import as_in_file
 from octavo.graph.custom_ops.running import all_nodes
 from octavo.graph.inspect import custom_ops, image_input, quantized_nodes
-from octavo.graph.io import load, weight_bytes
+from octavo.graph.io import copied, load, weight_bytes
 from octavo.graph.macs import Layer, layers_of, parameters
+from octavo.graph.passes.cleaning.batch import DynamicBatchPass
 from octavo.graph.precision import forms_of, precision_of, type_name
 from octavo.graph.readable import readable, shapes_at
 from octavo.intake.inputs import ImageInput, Sides, sides_of
@@ -63,10 +64,11 @@ def described(
     if not path.exists():
         raise SourceError(f"{path}: does not exist", "check the path; `dvc pull` fetches a file that DVC tracks")
     model = load(path)
-    plain = readable(model)
     notes: list[str] = []
+    alone = _for_one_image(model, input_name, notes)
+    plain = readable(alone)
     image, sides = _image(plain, size, input_name, notes)
-    runnable = Runnable(path, model)
+    runnable = Runnable(path, alone, changed=alone is not model)
     notes += runnable.notes
     layers = _layers(plain, image, sides, runnable, notes)
     records = [_layer(layer) for layer in layers]
@@ -96,6 +98,20 @@ def described(
         "decoder": _decoder(runnable, image, sides, refused),
         "notes": notes,
     }
+
+
+def _for_one_image(model: ir.Model, name: str | None, notes: list[str]) -> ir.Model:
+    """The model with an open batch where the file is for several images at a time, as the stages run it; else itself."""
+    try:
+        together = next(iter(image_input(model, name).shape or ()), None)
+        if not isinstance(together, int) or together <= 1:
+            return model
+        alone = copied(model)
+        DynamicBatchPass(image_input(alone, name))(alone)
+    except SourceError:
+        return model
+    notes.append(f"the file is for {together} images at a time (`source.dynamic_batch` opens that); what is said is of one")
+    return alone
 
 
 def _image(
