@@ -427,6 +427,19 @@ def test_opset_up_keeps_the_pixels_of_old_upsampling(tmp_path, opset, op):
     np.testing.assert_allclose(run(tmp_path / "new.onnx", image)[0], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge", "constant"])
+def test_opset_up_takes_a_pad_that_names_a_value_whether_or_not_it_writes_it(tmp_path, mode):
+    model = text(
+        f"""<ir_version: 5, opset_import: ["": 10]> g (float[1,2,4,4] x) => (float[1,2,7,5] y)
+        {{ y = Pad<mode="{mode}", pads=[0,0,1,0,0,0,2,1], value=0.5>(x) }}"""
+    )
+    save(model, tmp_path / "m.onnx")
+    image = np.random.default_rng(0).random((1, 2, 4, 4), np.float32)
+    OpsetUpPass(18)(model)
+    save(model, tmp_path / "new.onnx")
+    np.testing.assert_array_equal(run(tmp_path / "new.onnx", image)[0], run(tmp_path / "m.onnx", image)[0])
+
+
 def test_opset_up_reaches_into_subgraphs(tmp_path):
     model = text(
         """<ir_version: 7, opset_import: ["": 11]> g (float[1,4] x) => (float[4] y) <bool c = {1}> {

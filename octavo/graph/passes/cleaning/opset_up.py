@@ -16,6 +16,8 @@ __all__ = ["OpsetUpPass", "ir_version_for"]
 
 # The opset at which Resize got its coordinate modes; before it there was one meaning.
 RESIZE_MODES = 11
+# The opset at which the value that Pad writes became an input.
+_VALUE_IS_INPUT = 11
 # The converters' words for a node or a model that they left as it was.
 GAVE_UP = ("Skipping version conversion", "Failed to convert")
 
@@ -28,9 +30,11 @@ class OpsetUpPass(ir.passes.InPlacePass):
        Model-local functions are inlined, because neither looks into them.
     3. Upsample and Resize from before opset 11 mean asymmetric coordinates and, for nearest, rounding down. ONNX's converter
        leaves both to the later default, half-pixel, which moves linear upsampling by a fraction of a pixel: they are set here.
-    4. A converter that gives up, in part or in whole, is an error and not a warning: a graph that claims an opset whose
+    4. A Pad from before opset 11 that copies or mirrors pixels may name the value that it never writes (MXNet's and Keras'
+       exporters do); ONNX's converter leaves that attribute where it is an error. It goes before.
+    5. A converter that gives up, in part or in whole, is an error and not a warning: a graph that claims an opset whose
        operators it does not hold computes something else.
-    5. Afterwards the graph is as one that was written at that opset: the constants that the converters insert are initializers,
+    6. Afterwards the graph is as one that was written at that opset: the constants that the converters insert are initializers,
        a node that makes the tensor of an earlier one has its name, and no two nodes share one.
 
     Raises:
@@ -47,6 +51,10 @@ class OpsetUpPass(ir.passes.InPlacePass):
         if before is None or before >= self.opset:
             return ir.passes.PassResult(model, False)
         names = {node.outputs[0].name: node.name for node in model.graph if node.name and node.outputs and node.outputs[0].name}
+        if before < _VALUE_IS_INPUT:
+            for node in ir.traversal.RecursiveGraphIterator(model.graph):
+                if node.op_type == "Pad" and node.domain == "" and node.attributes.get_string("mode", "constant") != "constant":
+                    node.attributes.pop("value", None)
         InferShapesPass()(model)  # some adapters (GroupNormalization) need to know the shapes
         with captured_logs() as lines:
             try:
