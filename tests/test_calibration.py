@@ -540,6 +540,21 @@ class TestCollector:
             merged = merged.merge(part)
         assert as_bytes(merged, folder / "a") == as_bytes(expected, folder / "b")
 
+    def test_where_an_image_begins_in_memory_does_not_show(self, tmp_path):
+        """Images of an odd number of bytes: in a batch, or as views of a larger array, they do not begin as arrays of their own."""
+        model = ir.from_onnx_text(
+            """<ir_version: 9, opset_import: ["": 18]> g (float[n,3,33,17] x) => (float[n,1] y)
+            <int64[2] axes = {2,3}, float[3,1] w = {1,2,3}> {
+            m = ReduceMean<keepdims=0>(x, axes) r = Relu(m) y = MatMul(r, w) }"""
+        )
+        model = inferred(ir.to_proto(model))
+        batch = np.random.default_rng(4).standard_normal((5, 3, 33, 17), np.float32)
+        alone = [(str(place), {"x": image[None].copy()}) for place, image in enumerate(batch)]
+        views = [(str(place), {"x": image[None]}) for place, image in enumerate(batch)]
+        expected = as_bytes(collect(model, lambda: alone), tmp_path / "a")
+        assert as_bytes(collect(model, lambda: [("all", {"x": batch})]), tmp_path / "b") == expected
+        assert as_bytes(collect(model, lambda: views), tmp_path / "c") == expected
+
     def test_another_grouping_gives_the_same_up_to_rounding(self):
         model = inferred(small_network())
         whole, grouped = collect(model, feeds(4)), collect(model, feeds(4), group_bytes=1)

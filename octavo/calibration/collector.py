@@ -33,6 +33,8 @@ __all__ = ["GROUP_BYTES", "collect"]
 # Bound on the tensors of one image that are held at once, where one tensor is not larger than this. It decides which tensors share
 # a session, and with that the last bits of the values (`octavo.runtime.tensors`): a constant, not a setting.
 GROUP_BYTES = 96 << 20
+# NumPy's own arrays start at multiples of so many bytes, slices of a batch anywhere.
+_ALIGNED = 16
 # Freed blocks above this many bytes go back to the system: with large images, and with small ones.
 _LARGE, _SMALL = 1 << 18, 6 << 20
 
@@ -275,8 +277,13 @@ def _single_images(samples: Iterable[tuple[str, Feeds]], batched: frozenset[str]
     for where, feeds in samples:
         count = max((len(value) for name, value in feeds.items() if name in batched), default=1)
         if count == 1:
-            yield where, feeds
+            yield where, {name: _aligned(value) for name, value in feeds.items()}
             continue
         for place in range(count):
             single = {name: value[place : place + 1] if name in batched else value for name, value in feeds.items()}
-            yield f"{where} [{place}]", single
+            yield f"{where} [{place}]", {name: _aligned(value) for name, value in single.items()}
+
+
+def _aligned(value: np.ndarray) -> np.ndarray:
+    """The same values where memory's vectors begin: where a mean over an input's last axes does not, its last bits are others."""
+    return value if value.ctypes.data % _ALIGNED == 0 else value.copy()
