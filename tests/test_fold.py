@@ -9,10 +9,12 @@ from graphs import network, run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from octavo.errors import ModelRunError
 from octavo.graph.clean import clean
 from octavo.graph.passes.cleaning.fold_constants import FoldConstantsPass
 from octavo.graph.passes.cleaning.fold_pad import FoldPadPass
 from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
+from octavo.graph.passes.cleaning.pad_apart import PadApartPass
 from octavo.graph.passes.cleaning.pick_part import PickPartPass
 
 GENERATOR = np.random.default_rng(23)
@@ -369,6 +371,30 @@ def test_the_lowest_number_counts_as_minus_infinity():
 )
 def test_other_padding_stays(model, why):
     assert not FoldPadPass()(model).modified, why
+
+
+@pytest.mark.parametrize(("strides", "pads"), [([1, 1], [0, 0, 1, 1]), ([2, 2], [1, 1, 1, 1]), ([2, 1], [2, 0, 1, 3])])
+@pytest.mark.parametrize("own", [None, [0, 0, 0, 0]])
+def test_onnx_runtime_leaves_zeros_before_a_maximum_alone(strides, pads, own):
+    """Values below zero at the border, as behind YOLOv3-tiny's LeakyRelu."""
+    model = padded(0.0, "MaxPool", pads, strides=strides, **({"pads": own} if own else {}))
+    image = {"x": IMAGE["x"] - 5}
+    expected = run(model, image, optimization="off")["y"]
+    assert expected.max() == 0
+    if max(pads) < 3:
+        assert not np.array_equal(run(model, image)["y"], expected), "ONNX Runtime has mended PadFusion: the pass can go"
+    else:
+        with pytest.raises(ModelRunError, match="Pad should be smaller than kernel"):
+            run(model, image)
+    clean(model, 18)
+    assert ops(model) == ["Pad", "MaxPool"]
+    np.testing.assert_array_equal(run(model, image)["y"], expected)
+    np.testing.assert_array_equal(run(model, image, optimization="off")["y"], expected)
+
+
+@pytest.mark.parametrize("settings_", [{"ceil_mode": 1}, {"pads": [1, 0, 0, 0]}, {"auto_pad": "SAME_UPPER"}])
+def test_a_pool_that_pads_or_rounds_up_stays_as_it_is(settings_):
+    assert not PadApartPass()(padded(0.0, "MaxPool", [1, 1, 1, 1], **settings_)).modified
 
 
 def test_a_pad_with_two_readers_stays():
