@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx.helper as oh
+import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from graphs import he, network, run, statistics_of
+from graphs import he, inferred, network, run, statistics_of
 
 from octavo.graph.io import copied
 from octavo.params.grammar import Int8
@@ -82,3 +84,24 @@ def test_kernels_of_an_open_graph_are_timed_and_its_file_stays_open():
     assert [list(map(str, value.shape)) for value in result.model.graph.inputs] == [["n", "3", "height", "width"]]
     other = feeds(30, 50)[0]
     assert run(result.model, other)["y"].shape == run(model, other)["y"].shape == (1, 4, 1, 1)
+
+
+def test_kernels_behind_a_loop_of_unknown_rank_are_timed():
+    """What a body carries may have any rank, and exporters that state none leave it open for all that is behind."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]> g (float[1,3,16,16] x) => (float[1,4,16,16] y)
+        <int64 turns = {2}, bool keep = {1}> {
+        [stem] c = Conv<pads=[1,1,1,1]>(x, w0)
+        [loop] l = Loop<body = turn (int64 i, bool stay, float v) => (bool k, float t) { k = Identity(stay) t = Tanh(v) }>
+            (turns, keep, c)
+        [body] d = Conv<pads=[1,1,1,1]>(l, w1) [relu] r = Relu(d) [head] y = Conv(r, w2) }"""
+    )
+    proto.graph.initializer.extend(onh.from_array(array, name) for name, array in WEIGHTS.items())
+    for value in (*proto.graph.node[1].attribute[0].g.input[2:], *proto.graph.node[1].attribute[0].g.output[1:]):
+        value.type.tensor_type.ClearField("shape")
+    model = inferred(proto)
+    (behind,) = [node for node in model.graph if node.name == "body"]
+    assert behind.inputs[0].shape is None
+    images = feeds(16, 16, 6)
+    result = quantize_static(model, statistics_of(model, images), Int8(method="minmax"), Images(images[:4], images[4:]))
+    assert any("[x0:1x8x16x16 c:8x8x3x3" in key for key in result.costs.units)

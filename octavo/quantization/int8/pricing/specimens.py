@@ -53,7 +53,7 @@ def source_of(unit: Unit, value: ir.Value) -> str:
 
 def is_led(unit: Unit, value: ir.Value) -> bool:
     """Whether a neighbour stands before one of a unit's inputs: an image that is not the graph's own input."""
-    return len(value.shape) == 4 and source_of(unit, value) != "input"
+    return len(shape_of(value)) == 4 and source_of(unit, value) != "input"
 
 
 @dataclass(frozen=True)
