@@ -295,6 +295,24 @@ def test_a_loop_that_appends_to_an_empty_start_keeps_all_that_it_appends(opset):
     assert not any(isinstance(size, int) for value in body.inputs[2:] for size in value.shape)
 
 
+@pytest.mark.parametrize("condition", ["never", "above"])
+def test_branches_that_are_gone_read_nothing(condition):
+    """Of an If whose condition is constant, and of one that nobody reads."""
+    model = ir.from_onnx_text(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[1,3,4,4] x) => (float[1,3,4,4] y)
+        <bool never = {{0}}, float z = {{9}}> {{ m = ReduceMean<keepdims=0>(x) above = Greater(m, z) a = Exp(x) [lost] s = Sin(a)
+        b = If({condition}) <then_branch = t () => (float[1,3,4,4] o) {{ k = Neg(a) o = Relu(s) }},
+                             else_branch = e () => (float[1,3,4,4] p) {{ p = Tanh(a) }}>
+        c = If(above) <then_branch = t2 () => (float[1,3,4,4] o2) {{ o2 = Relu(b) }},
+                       else_branch = e2 () => (float[1,3,4,4] p2) {{ p2 = Neg(s) }}>
+        y = Sigmoid(a) }}"""
+    )
+    clean(model, 18)
+    assert ops(model) == ["Exp", "Sigmoid"]
+    assert [use.node.op_type for use in next(iter(model.graph)).outputs[0].uses()] == ["Sigmoid"]
+    assert not model.graph.initializers
+
+
 def test_no_small_constant_is_blown_up_and_quantizers_stay():
     nodes = [
         oh.make_node("ConstantOfShape", ["huge"], ["zeros"], "zeros"),

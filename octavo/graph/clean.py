@@ -20,6 +20,7 @@ from octavo.graph.passes.cleaning.half_pixel_nearest import HalfPixelNearestPass
 from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
 from octavo.graph.passes.cleaning.no_identities import NoIdentitiesPass
 from octavo.graph.passes.cleaning.no_mask import NoMaskPass
+from octavo.graph.passes.cleaning.no_unused import NoUnusedPass
 from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_apart import PadApartPass
@@ -85,13 +86,16 @@ def clean(model: ir.Model, opset: int) -> list[str]:
         folding(model)
     if folding.problem:
         notes.append(f"constant folding stopped early: {folding.problem}")
-    # Sizes that the exporter left out (torch's, of keys that are turned with the batch open) tell what repeats nothing; what
-    # contradicts itself is told of below. A mask is gone before the guard against it is looked at.
-    for edit in (InferShapesPass(), PickPartPass(), EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
+    # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the batch
+    # open) tell what repeats nothing; what contradicts itself is told of below.
+    for edit in (NoUnusedPass(), InferShapesPass(), PickPartPass(), EinsumToMatMulPass(), SwappedAxesPass()):
+        edit(model)
+    # A mask is gone before the guard against it is looked at.
+    for edit in (NoMaskPass(), SureSoftmaxPass()):
         edit(model)
     with captured_logs():
         NoIdentitiesPass()(model)
-        common.RemoveUnusedNodesPass()(model)
+        NoUnusedPass()(model)
         common.RemoveUnusedOpsetsPass()(model)
     if _count(model) < nodes:
         notes.append(f"{nodes - _count(model)} constant, unused or Identity nodes removed")
