@@ -147,6 +147,28 @@ def test_gates_of_blocks_go_into_their_convs():
     np.testing.assert_allclose(run(ready, {"x": IMAGES[0]})["y"], run(model, {"x": IMAGES[0]})["y"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("layer", "columns"),
+    [
+        (oh.make_node("Gemm", ["x", "w", "b"], ["y"], "layer"), True),
+        (oh.make_node("Gemm", ["x", "v", "b"], ["y"], "layer", transB=1), True),
+        (oh.make_node("MatMul", ["x", "w"], ["y"], "layer"), True),
+        (oh.make_node("ConvTranspose", ["x", "t", "b"], ["y"], "layer"), False),
+    ],
+    ids=["gemm", "transposed", "matmul", "deconv"],
+)
+def test_hard_sigmoid_goes_into_any_layer_whose_outputs_are_not_as_many_as_its_inputs(layer, columns):
+    """As a gate behind a linear layer (squeeze and excitation on vectors)."""
+    shapes = {"w": (6, 4), "v": (4, 6), "t": (6, 4, 2, 2), "b": (4,)}
+    tensors = {name: GENERATOR.standard_normal(shapes[name]).astype(np.float32) for name in layer.input[1:]}
+    image = GENERATOR.standard_normal((1, 6) if columns else (1, 6, 5, 5)).astype(np.float32)
+    model = network([layer, oh.make_node("HardSigmoid", ["y"], ["g"], "gate")], tensors, ["g"], inputs={"x": list(image.shape)})
+    expected = run(model, {"x": image})["g"]
+    assert HardSigmoidToClipPass()(model).modified
+    np.testing.assert_allclose(run(model, {"x": image})["g"], expected, atol=1e-6)
+
+
+
 def test_a_gate_of_what_another_node_reads_stays():
     model = network([STEM, oh.make_node("HardSigmoid", ["c"], ["g"], "gate")], WEIGHTS, ["g", "c"])
     assert not HardSigmoidToClipPass()(model).modified

@@ -1,4 +1,4 @@
-"""A HardSigmoid behind a Conv becomes a Clip, whose work a Q's saturation does for nothing."""
+"""A HardSigmoid behind a layer becomes a Clip, whose work a Q's saturation does for nothing."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.names import take_place
-from octavo.graph.passes.folding import foldable, into
+from octavo.graph.passes.folding import channels_of, foldable, into
 from octavo.graph.passes.node_pass import NodePass
-from octavo.graph.passes.qdq import constant_of, new_constant
+from octavo.graph.passes.qdq import new_constant
 from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
 
 __all__ = ["HardSigmoidToClipPass"]
 
 
 class HardSigmoidToClipPass(NodePass):
-    """Rewrite `HardSigmoid(Conv(x))` as `Clip(Conv'(x), 0, 1)`, Conv' putting out `alpha y + beta`.
+    """Rewrite `HardSigmoid(layer(x))` as `Clip(layer'(x), 0, 1)`, layer' putting out `alpha y + beta`.
 
     It is the gate of squeeze-and-excitation blocks (MobileNetV3, PP-LCNet).
 
-    1. The Conv has constant weights, and nobody else reads its output.
+    1. The layer (Conv, ConvTranspose, Gemm or MatMul of vectors) has constant weights, and nobody else reads its output.
 
-    The Clip keeps the name of the HardSigmoid's output; the Conv's output, whose values change, gets a new one. Exact up to float
+    The Clip keeps the name of the HardSigmoid's output; the layer's output, whose values change, gets a new one. Exact up to float
     rounding.
     """
 
@@ -31,10 +31,10 @@ class HardSigmoidToClipPass(NodePass):
         value = node.inputs[0]
         if not foldable(model, value):
             return False
-        conv = value.producer()
+        layer = value.producer()
         alpha, beta = hard_sigmoid_of(node)
-        ones = np.ones(len(constant_of(conv.inputs[1])))
-        into(model, conv, alpha * ones, beta * ones)
+        ones = np.ones(channels_of(layer))
+        into(model, layer, alpha * ones, beta * ones)
         value.name = f"{value.name}.scaled"
         bounds = [new_constant(model, f"{node.name}.{what}", np.float32(bound)) for what, bound in (("low", 0), ("high", 1))]
         clip = ir.node("Clip", [value, *bounds], name=node.name)
