@@ -168,7 +168,6 @@ def test_hard_sigmoid_goes_into_any_layer_whose_outputs_are_not_as_many_as_its_i
     np.testing.assert_allclose(run(model, {"x": image})["g"], expected, atol=1e-6)
 
 
-
 def test_a_gate_of_what_another_node_reads_stays():
     model = network([STEM, oh.make_node("HardSigmoid", ["c"], ["g"], "gate")], WEIGHTS, ["g", "c"])
     assert not HardSigmoidToClipPass()(model).modified

@@ -30,7 +30,7 @@ from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.verification import verified
 from octavo.runtime import session
-from octavo.runtime.kernels import KINDS, optimized_nodes
+from octavo.runtime.kernels import KINDS, RunNode, optimized_nodes
 
 GENERATOR = np.random.default_rng(5)
 SHAPES = (("w0", 3, 3), ("w1", 8, 1), ("w2", 8, 1))
@@ -418,6 +418,53 @@ def test_a_float_layer_is_found_in_what_reads_it(op):
     found = executed(model, result.decisions, ran)
     assert found.unresolved == []
     assert {record["node"]: record for record in found.nodes}["conv"]["fused_into"] == "act"
+
+
+LEAKY = [oh.make_node("Mul", ["a", "tenth"], ["t"], "part"), oh.make_node("Max", ["a", "t"], ["b"], "last")]
+HALVED_ABS = [
+    oh.make_node("Abs", ["a"], ["t"], "part"),
+    oh.make_node("Add", ["a", "t"], ["s"], "sum"),
+    oh.make_node("Mul", ["s", "half"], ["b"], "last"),
+]
+LAST = [
+    oh.make_node("Transpose", ["a"], ["t"], "turn", perm=[0, 2, 3, 1]),
+    oh.make_node("Mul", ["t", "factors"], ["s"], "last"),
+    oh.make_node("Transpose", ["s"], ["b"], "back", perm=[0, 3, 1, 2]),
+]
+
+
+@pytest.mark.parametrize("behind", [LEAKY, HALVED_ABS, LAST], ids=["leaky", "relu", "channels-last"])
+def test_a_float_layer_is_found_in_what_exporters_write_in_parts(behind):
+    conv = oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1])
+    numbers = {"tenth": np.float32(0.1), "half": np.float32(0.5), "factors": GENERATOR.uniform(1, 2, 8).astype(np.float32)}
+    nodes = [conv, *behind, oh.make_node("Conv", ["b", "w1"], ["y"], "end")]
+    used = {name for node in nodes for name in node.input}
+    model = network(nodes, {name: array for name, array in (WEIGHTS | numbers).items() if name in used}, ["y"])
+    found = explained(model, quantized(model, keep_float=tuple(node.name for node in nodes[:-1])))
+    assert found.unresolved == []
+    assert {record["node"]: record for record in found.nodes}["conv"]["fused_into"] == "last"
+
+
+@pytest.mark.parametrize("op", ["Elu", "Softplus", "Softsign", "ThresholdedRelu"])
+def test_a_float_linear_layer_is_found_in_its_activation(op):
+    weights = {"v": GENERATOR.standard_normal((4, 3)).astype(np.float32), "b": np.ones(3, np.float32)}
+    nodes = [oh.make_node("Gemm", ["x", "v", "b"], ["a"], "layer"), oh.make_node(op, ["a"], ["y"], "act")]
+    model = network(nodes, weights, ["y"], inputs={"x": [1, 4]})
+    found = executed(model, [Decision(node.name, node.op_type, "float", "") for node in nodes], optimized_nodes(as_bytes(model)))
+    assert found.unresolved == []
+    assert [record["kernel"] for record in found.nodes] == ["FusedGemm", "FusedGemm"]
+
+
+def test_a_transpose_that_onnx_runtime_makes_is_not_one_of_that_name():
+    """Nodes without names are called after what they do, as ONNX Runtime calls its own."""
+    model = network([oh.make_node("Relu", ["x"], ["r"]), oh.make_node("Transpose", ["r"], ["y"], "Transpose")], {}, ["y"])
+    own = [
+        RunNode("Transpose_token_5", "Transpose", "", "float", ("Transpose_token_5",)),
+        RunNode("q", "Transpose", "", "int8", ("y",)),
+    ]
+    found = executed(model, [Decision("Transpose", "Transpose", "int8", "")], own)
+    assert found.unexpected == []
+    assert found.nodes[0]["runs"] == "int8"
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -25,6 +25,8 @@ __all__ = ["Executed", "executed"]
 _MADE = re.compile(
     r"(_nchwc|_token_\d+|_pre_q|/MatMulAddFusion|/(GemmSum|GemmTranspose|MatMulScale|MatmulTranspose|QuickGelu)Fusion/)$"
 )
+# What ONNX Runtime calls a Transpose that it has made itself, as exporters and we call one that has no name.
+_TURN = "Transpose"
 # Nodes that keep others out of integer kernels and stand for none (`int8.writing.kept_float`, `ProtectFloatPass`).
 _GUARD = ".guard"
 _WEIGHTED = {"Conv": "Conv|Gemm", "ConvTranspose": "Conv|Gemm", "Gemm": "Gemm|MatMul", "MatMul": "MatMul|Gemm"}
@@ -33,6 +35,8 @@ _FUSES = frozenset(
     {
         *("Add", "BatchNormalization", "Clip", "Div", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mul", "Relu"),
         *("Sigmoid", "Sub", "Tanh"),
+        # Of Gemm alone.
+        *("Elu", "Softplus", "Softsign", "ThresholdedRelu"),
     }
 )
 # Of which exporters write several where one would do.
@@ -232,7 +236,7 @@ class _Places:
         names += [".".join(own[:length]) for length in range(len(own) - 1, 0, -1)]
         for name in names:
             for table in tables:
-                if name in table:
+                if name in table and not name == node.op_type == _TURN:
                     return table[name]
         return next((self.makers[name] for output in node.outputs for name in _names(output) if name in self.makers), None)
 
@@ -258,8 +262,7 @@ class _Places:
         if node.op_type in _FUSES and before is not None and before.op_type in (*_WEIGHTED, *_BOUNDS, "Add", "BatchNormalization"):
             return self._behind(before, kernels)
         family, part, value = _WEIGHTED.get(node.op_type), "", node.outputs[0]
-        while family and len(readers) == 1 and (_goes_into_a_layer(readers[0]) or readers[0].op_type in JOINS):
-            reader = readers[0]
+        while family and (reader := _one_of(readers, kernels)) is not None:
             if reader.op_type in JOINS:
                 # What cuts a Concat goes before it, into the layer of each part (`CutBeforeConcatPass`).
                 part = rf"\.part{list(reader.inputs).index(value)}(?!\d)"
@@ -305,6 +308,25 @@ def _before(node: ir.Node) -> ir.Node | None:
     """What makes a node's first input, or the first that is no constant."""
     read = next((value for value in node.inputs if value is not None and ir.convenience.get_const_tensor(value) is None), None)
     return read.producer() if read is not None else None
+
+
+def _one_of(readers: Sequence[ir.Node], kernels: Mapping[str, Sequence[RunNode]]) -> ir.Node | None:
+    """The node that a layer may have become one with: what reads it, or where all that reads it is the parts of one activation that
+    an exporter spelled out, the last of these.
+
+    ONNX Runtime puts factors of channels into a Conv across the Transposes of NHWC graphs.
+    """
+    if len(readers) > 1:
+        spelled = set().union(*(parts for _, parts in _OF_SEVERAL))
+        ends = [ends_ahead(one, lambda each: bool(kernels.get(each.name or "")) or each.op_type not in spelled) for one in readers]
+        readers = list(dict.fromkeys(end for found in ends for end in found))
+        if len(readers) > 1 or readers[0].op_type not in _LAST:
+            return None
+    if not readers:
+        return None
+    reader = readers[0]
+    moved = reader.op_type == _TURN and not kernels.get(reader.name or "")
+    return reader if moved or reader.op_type in JOINS or _goes_into_a_layer(reader) else None
 
 
 def _goes_into_a_layer(node: ir.Node) -> bool:
