@@ -341,7 +341,7 @@ def test_integers_of_the_graph_itself_are_no_surprise():
     assert (records["in"]["precision"], records["in"]["runs"]) == ("float", "int8")
 
 
-@pytest.mark.parametrize("op", ["ArgMax", "ReduceMax"])
+@pytest.mark.parametrize("op", ["ArgMax", "ReduceMax", "Where"])
 def test_what_chooses_among_codes_is_no_surprise(op):
     nodes = [
         oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
@@ -353,10 +353,12 @@ def test_what_chooses_among_codes_is_no_surprise(op):
             oh.make_node("Cast", ["i"], ["f"], "cast", to=onnx.TensorProto.FLOAT),
             oh.make_node("Mul", ["r", "f"], ["m"], "mul"),
         ]
+    elif op == "Where":
+        nodes += [oh.make_node("Greater", ["r", "few"], ["g"], "greater"), oh.make_node(op, ["g", "r", "few"], ["m"], "chooses")]
     else:
         nodes.append(oh.make_node(op, ["r", "rows"], ["m"], "chooses"))
     nodes.append(oh.make_node("Conv", ["m", "w1"], ["y"], "last"))
-    model = network(nodes, WEIGHTS | {"rows": np.array([2])}, ["y"])
+    model = network(nodes, WEIGHTS | {"rows": np.array([2]), "few": np.float32(0.25)}, ["y"])
     found = explained(model, quantized(model))
     records = {record["node"]: record for record in found.nodes}
     assert (records["chooses"]["precision"], records["chooses"]["runs"]) == ("float", "int8")

@@ -56,7 +56,7 @@ _OF_SEVERAL = (
 # Kernels of integer products that take a bias in as well: they add it in float.
 _WITH_BIAS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 # The same values whether they are moved as codes or as floats: moving them before a DequantizeLinear changes nothing.
-_ALIKE = MOVES | JOINS | {"MaxPool", "Pad", "Resize", "Upsample"}
+_ALIKE = MOVES | JOINS | {"MaxPool", "Pad", "Resize", "Upsample", "Where"}
 # What brings values to a kernel and away from it; codes become places in a table by a Cast, from which GatherElements takes others.
 _AROUND = (_ALIKE | {"Cast"}) - {"GatherElements"}
 # Products of codes, whose sums are exact: more so than those of the floats that they stand for.
