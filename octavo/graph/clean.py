@@ -86,12 +86,10 @@ def clean(model: ir.Model, opset: int) -> list[str]:
         folding(model)
     if folding.problem:
         notes.append(f"constant folding stopped early: {folding.problem}")
-    # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the batch
-    # open) tell what repeats nothing; what contradicts itself is told of below.
-    for edit in (NoUnusedPass(), InferShapesPass(), PickPartPass(), EinsumToMatMulPass(), SwappedAxesPass()):
-        edit(model)
-    # A mask is gone before the guard against it is looked at.
-    for edit in (NoMaskPass(), SureSoftmaxPass()):
+    # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the
+    # batch open) tell what repeats nothing; what contradicts itself is told of below. A mask is gone before the guard against it.
+    known = (NoUnusedPass(), InferShapesPass(), PickPartPass())
+    for edit in (*known, EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
         edit(model)
     with captured_logs():
         NoIdentitiesPass()(model)
