@@ -80,17 +80,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.
     named = NodeNamesPass()(model).modified or "" in names or max(names.values(), default=0) > 1
     nodes = _count(model)
-    folding = FoldConstantsPass()
-    folding(model)
-    if KnownSizesPass()(model).modified:
-        folding(model)
-    if folding.problem:
-        notes.append(f"constant folding stopped early: {folding.problem}")
-    # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the
-    # batch open) tell what repeats nothing; what contradicts itself is told of below. A mask is gone before the guard against it.
-    known = (NoUnusedPass(), InferShapesPass(), PickPartPass())
-    for edit in (*known, EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
-        edit(model)
+    notes += _folded(model)
     with captured_logs():
         NoIdentitiesPass()(model)
         NoUnusedPass()(model)
@@ -116,6 +106,21 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     notes += _noted(model, GridTypePass(), "float64 grids of GridSample cast to float32: ONNX Runtime samples one type only")
     _check(model, outputs)
     return notes
+
+
+def _folded(model: ir.Model) -> list[str]:
+    """Fold what is constant, and edit what can be told then; a note where folding stopped early."""
+    folding = FoldConstantsPass()
+    folding(model)
+    if KnownSizesPass()(model).modified:
+        folding(model)
+    # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the
+    # batch open) tell what repeats nothing; what contradicts itself is told of at the end. A mask is gone before the guard against it
+    # is looked at.
+    known = (NoUnusedPass(), InferShapesPass(), PickPartPass())
+    for edit in (*known, EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
+        edit(model)
+    return [f"constant folding stopped early: {folding.problem}"] if folding.problem else []
 
 
 def _noted(model: ir.Model, edit: ir.passes.InPlacePass, note: str) -> list[str]:
