@@ -115,8 +115,8 @@ def _folded(model: ir.Model) -> list[str]:
     if KnownSizesPass()(model).modified:
         folding(model)
     # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the
-    # batch open) tell what repeats nothing; what contradicts itself is told of at the end. A mask is gone before the guard against it
-    # is looked at.
+    # batch open) tell what repeats nothing; what contradicts itself is told of at the end. A mask is gone before the guard against
+    # it is looked at.
     known = (NoUnusedPass(), InferShapesPass(), PickPartPass())
     for edit in (*known, EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
         edit(model)

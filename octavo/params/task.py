@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-# The families of octavo/tasks/detection, which this layer cannot import.
+# The families of octavo/tasks/detection/families, which this layer cannot import.
 DECODERS = (
     "efficientnms",
     "efficientnms-shares",
@@ -83,7 +83,7 @@ class Detection(Block):
     """Boxes with classes."""
 
     name: Literal["detection"]
-    # How the outputs are read: a family of octavo/tasks/detection, or the first that fits.
+    # How the outputs are read: a family of octavo/tasks/detection/families, or the first that fits.
     decoder: str = "auto"
     # The model's class names in the order of its class index, or coco80, or coco91 (torchvision's and TensorFlow's: COCO's own
     # category ids), or coco90 (TFLite's: the same without the background).

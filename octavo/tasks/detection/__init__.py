@@ -1,4 +1,4 @@
-"""Detection: from a detector's raw outputs to boxes on the photo. A family of detectors is one module and one line here."""
+"""Detection: from a detector's raw outputs to boxes on the photo. A family is one module of families/ and a line there."""
 
 from __future__ import annotations
 
@@ -10,31 +10,9 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.images.frame import Frame
 from octavo.params.grammar import Detection
-from octavo.tasks.detection import (
-    chosen,
-    efficientnms,
-    nanodet,
-    obb,
-    paddle,
-    retinaface,
-    rtdetr,
-    scrfd,
-    ssd,
-    tensorflow,
-    torchvision,
-    yolonas,
-    yolov3,
-    yolov4,
-    yolov5,
-    yolov7,
-    yolov8,
-    yolov8parts,
-    yolov10,
-    yolox,
-    yunet,
-)
 from octavo.tasks.detection.boxes import Boxes, suppressed
 from octavo.tasks.detection.candidates import Candidates
+from octavo.tasks.detection.families import FAMILIES
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
@@ -42,41 +20,6 @@ __all__ = ["FAMILIES", "Boxes", "Family", "Reading", "RowReader", "detect", "fam
 
 # From one image's outputs, and what was fed for them, to (corners n x 4, scores n x c); None where they are no rows.
 RowReader = Callable[[Outputs, Mapping[str, np.ndarray]], Rows | None]
-
-# The first that fits is taken: layouts that follow from the input's size come before those of any number of rows.
-FAMILIES = {
-    family.name: family
-    for family in (
-        *efficientnms.FAMILIES,
-        *tensorflow.FAMILIES,
-        torchvision.FAMILY,
-        *chosen.FAMILIES,
-        paddle.FAMILY,
-        yolov7.FAMILY,
-        nanodet.FAMILY,
-        yolov3.FAMILY,
-        # Its scores alone may look like YOLOv5's rows.
-        yolov4.FAMILY,
-        *yolov5.FAMILIES,
-        *yolov8.FAMILIES,
-        obb.FAMILY,
-        *yolov8parts.APART,
-        yolov8parts.LEVELS,
-        yolox.FAMILY,
-        *yolox.DECODED,
-        *yolov8.ROWS,
-        retinaface.FAMILY,
-        scrfd.FAMILY,
-        yunet.FAMILY,
-        # Its scores sum to 1, which may be those of a grid in shares, too.
-        *ssd.FAMILIES,
-        *yolonas.FAMILIES,
-        yolov10.FAMILY,
-        rtdetr.CHOSEN,
-        rtdetr.FAMILY,
-        rtdetr.SOFTMAX,
-    )
-}
 
 
 def families_of(outputs: Outputs, size: Size) -> list[Family]:
@@ -102,7 +45,7 @@ def family_of(outputs: Outputs, size: Size, asked: str = "auto") -> Family:
         known = "".join(f"\n  {family.name}: {family.layout}" for family in FAMILIES.values())
         raise DataError(
             f"these outputs are of no known family of detectors: {_shapes(outputs, size)}; known:{known}",
-            "export the graph in one of these layouts, or add a family (octavo/tasks/detection)",
+            "export the graph in one of these layouts, or add a family (octavo/tasks/detection/families)",
         )
     if asked not in FAMILIES:
         raise DataError(f"there is no detector family {asked!r}", f"use `task.decoder: auto`, or one of: {', '.join(FAMILIES)}")

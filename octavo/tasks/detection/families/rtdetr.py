@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
+from octavo.tasks.detection.families.yolov8 import has_cells
 from octavo.tasks.detection.family import Family, Size, are_key_points, are_scores, boxes_and_scores, only, outside, sigmoid
-from octavo.tasks.detection.yolov8 import has_cells
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["CHOSEN", "FAMILY", "SOFTMAX"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection import yolov8
+from octavo.tasks.detection.families import yolov8
 from octavo.tasks.detection.family import Family, Rows, Size, boxes_and_scores, centres, outside, sigmoid
 from octavo.tasks.detection.shares import cover, in_both_units
 from octavo.tasks.outputs import Outputs

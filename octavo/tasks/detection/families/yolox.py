@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.tasks.detection import yolov5
 from octavo.tasks.detection.boxes import corners
+from octavo.tasks.detection.families import yolov5
 from octavo.tasks.detection.family import Family, Rows, Size, are_key_points, are_scores, cells, centres, only
 from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
+from octavo.tasks.detection.families.obb import ends_in_angles
 from octavo.tasks.detection.family import Family, Rows, Size, are_key_points, are_scores, cells, coefficients
-from octavo.tasks.detection.obb import ends_in_angles
 from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 

@@ -1,0 +1,64 @@
+"""How boxes lie in detectors' outputs: a module a family, and a line for each here."""
+
+from __future__ import annotations
+
+from octavo.tasks.detection.families import (
+    chosen,
+    efficientnms,
+    nanodet,
+    obb,
+    paddle,
+    retinaface,
+    rtdetr,
+    scrfd,
+    ssd,
+    tensorflow,
+    torchvision,
+    yolonas,
+    yolov3,
+    yolov4,
+    yolov5,
+    yolov7,
+    yolov8,
+    yolov8parts,
+    yolov10,
+    yolox,
+    yunet,
+)
+
+__all__ = ["FAMILIES"]
+
+# The first that fits is taken: layouts that follow from the input's size come before those of any number of rows.
+FAMILIES = {
+    family.name: family
+    for family in (
+        *efficientnms.FAMILIES,
+        *tensorflow.FAMILIES,
+        torchvision.FAMILY,
+        *chosen.FAMILIES,
+        paddle.FAMILY,
+        yolov7.FAMILY,
+        nanodet.FAMILY,
+        yolov3.FAMILY,
+        # Its scores alone may look like YOLOv5's rows.
+        yolov4.FAMILY,
+        *yolov5.FAMILIES,
+        *yolov8.FAMILIES,
+        obb.FAMILY,
+        *yolov8parts.APART,
+        yolov8parts.LEVELS,
+        yolox.FAMILY,
+        *yolox.DECODED,
+        *yolov8.ROWS,
+        retinaface.FAMILY,
+        scrfd.FAMILY,
+        yunet.FAMILY,
+        # Its scores sum to 1, which may be those of a grid in shares, too.
+        *ssd.FAMILIES,
+        *yolonas.FAMILIES,
+        yolov10.FAMILY,
+        rtdetr.CHOSEN,
+        rtdetr.FAMILY,
+        rtdetr.SOFTMAX,
+    )
+}
