@@ -1055,7 +1055,7 @@ def test_that_most_went_back_to_float32_is_said_with_what_asked_for_it():
     assert {precision(result)[name] for name in ("left", "right")} == {"float"}
     assert result.sqnr_db["y"] > 44
     (warning,) = result.warnings
-    assert "94% of the constants" in warning
+    assert "94% of the weights" in warning
     assert "'y' had " in warning
 
 

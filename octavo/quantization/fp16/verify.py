@@ -117,7 +117,7 @@ def quantize_fp16(
     _require_finite(_broken_as_deployed(reference, result.model, feeds))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
     back = 1 - _bytes_in_float16(result.model) / at_first if at_first else 0.0
-    warnings = [*_faint(missed, reached), *_given_back(back, missed), *_too_far(measured)]
+    warnings = [*(_faint(missed, reached) or _given_back(back, missed)), *_too_far(measured)]
     return Fp16Result(result.model, result.decisions, measured, warnings)
 
 
@@ -258,14 +258,16 @@ def _given_back(share: float, missed: Mapping[str, Loss]) -> list[str]:
     name, loss = min(missed.items(), key=lambda item: item[1].sqnr_db)
     found = "was NaN or infinite" if loss.broken else f"had {loss.sqnr_db:.1f} dB"
     return [
-        f"{share:.0%} of the constants that float16 can hold went back to float32, so that outputs keep {ENOUGH_DB:g} dB ({name!r} "
+        f"{share:.0%} of the weights that float16 can hold went back to float32, so that outputs keep {ENOUGH_DB:g} dB ({name!r} "
         f"{found} before): this network makes more of roundings than float16 has room for, as untrained ones do, and the file "
         "gains little over fp32"
     ]
 
 
 def _bytes_in_float16(model: ir.Model) -> int:
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.dtype == ir.DataType.FLOAT16)
+    """Of matrices and kernels, which files consist of."""
+    held = [value.const_value for value in model.graph.initializers.values() if value.dtype == ir.DataType.FLOAT16]
+    return sum(tensor.nbytes for tensor in held if len(tensor.shape) > 1)
 
 
 def _faint(missed: Iterable[str], reached: Mapping[str, float]) -> list[str]:
