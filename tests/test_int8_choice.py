@@ -34,7 +34,7 @@ from octavo.quantization.int8.pricing.price import Prices, estimated
 from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.repair import Placing, Settled
 from octavo.quantization.int8.search import Candidate, Search
-from octavo.quantization.int8.structure.heads import heads_of, pixel_heads
+from octavo.quantization.int8.structure.heads import heads_of, last_of, pixel_heads
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.quantization.int8.structure.units import units_of
@@ -993,6 +993,24 @@ def test_boxes_whose_distances_also_tell_how_good_they_are_have_a_head_of_their_
         "quality",
         "classes",
     ]
+
+
+def test_side_outputs_that_lead_on_are_judged_and_change_nothing_of_what_is_asked():
+    """Deep supervision (U2-Net): a smaller mask, put out through a Sigmoid, is also read by the layer that makes the last one."""
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1], strides=[2, 2]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "side"], ["s"], "side"),
+        oh.make_node("Sigmoid", ["s"], ["small"], "small"),
+        oh.make_node("Resize", ["s", "", "twice"], ["u"], "up", mode="linear"),
+        oh.make_node("Conv", ["u", "last"], ["l"], "last"),
+        oh.make_node("Sigmoid", ["l"], ["mask"], "mask"),
+    ]
+    tensors = {"stem": he(8, 3, 3, 3), "side": he(2, 8, 1, 1), "last": he(1, 2, 1, 1), "twice": np.float32([1, 1, 2, 2])}
+    units = units_of(network(nodes, tensors, ["mask", "small"]))
+    assert [value.name for value in heads_of(units)] == ["s", "l"]
+    assert [value.name for value in last_of(units)] == ["l"]
+    assert fidelity_of(last_of(units), "default") == 22.5
 
 
 @pytest.mark.parametrize("offsets", [(0, 0, 0), (60, 0, 0), (300, 0, -300)])

@@ -21,7 +21,7 @@ from octavo.graph.selection import choosing, held
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import WAY_OUT
 from octavo.quantization.int8.structure.carried import carried
-from octavo.quantization.int8.structure.heads import heads_of
+from octavo.quantization.int8.structure.heads import heads_of, last_of
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import units_of
 from octavo.quantization.select import select
@@ -41,6 +41,7 @@ class Begun:
         choosers: nodes that choose among values before layers (RT-DETR's queries, Faster R-CNN's regions).
         ready: `complete` on FP32's choices: with one row in another place all that layers behind put out would count as noise.
         heads: the tensors behind the last weights.
+        last: those of them that lead to no other weights.
         kept: node name to the pattern of `keep_float` that names it.
     """
 
@@ -48,6 +49,7 @@ class Begun:
     choosers: list[str]
     ready: ir.Model
     heads: list[ir.Value]
+    last: list[ir.Value]
     kept: dict[str, str]
 
 
@@ -97,7 +99,8 @@ def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
         TailOfPixelsPass(convs=True)(complete)
     choosers = choosing(complete, before_layers=True)
     ready = held(complete, choosers) if choosers else complete
-    heads = heads_of(units_of(ready))
+    units = units_of(ready)
+    heads = heads_of(units)
     if not heads:
         raise QuantizationError("no node of this graph has weights to quantize", WAY_OUT)
-    return Begun(complete, choosers, ready, heads, kept)
+    return Begun(complete, choosers, ready, heads, last_of(units), kept)

@@ -16,7 +16,7 @@ from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.noise.judge import HeadJudge, db_of
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.static import Images
-from octavo.quantization.int8.structure.heads import heads_of, is_map
+from octavo.quantization.int8.structure.heads import heads_of, is_map, last_of
 from octavo.quantization.int8.structure.units import units_of
 from octavo.quantization.int8.ways import Way
 
@@ -95,7 +95,8 @@ def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Imag
     """
     recipe = recipe.model_copy(update={"target": "cpu", "format": "qdq", "keep_float": (), "float_heads": False, "bits16": ()})
     ready = prepared(model, 0)
-    heads = heads_of(units_of(ready))
+    units = units_of(ready)
+    heads, last = heads_of(units), last_of(units)
     judge = None
     if images.held_out:
         judge = HeadJudge(ready, [value.name for value in heads], images.held_out, together=images.together)
@@ -103,14 +104,14 @@ def all_int8(model: ir.Model, statistics: Statistics, recipe: Int8, images: Imag
     def make(way: Way) -> Draft:
         return Draft(ready, statistics, way.recipe, (), images.calibration, by_channel=False)
 
-    bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(heads, recipe.effort)
-    chosen = chosen_way(make, recipe, judge, any(is_map(value) for value in heads), bound, equalize=equalize)
+    bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(last, recipe.effort)
+    chosen = chosen_way(make, recipe, judge, any(map(is_map, last)), bound, equalize=equalize)
     layers, growth = [], chosen.draft.growth
     grown = [
         GrownLayer(
             weights_of(unit.main), channel_axis(unit.main), growth.get(unit.outputs[0].name), growth.get(unit.inputs[0].name)
         )
-        for unit in units_of(ready)
+        for unit in units
         if unit.kind == "linear" and not growth.keys().isdisjoint((unit.outputs[0].name, unit.inputs[0].name))
     ]
     for unit in chosen.plan.int8:

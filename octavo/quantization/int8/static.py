@@ -122,7 +122,7 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 
-    bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(heads, recipe.effort)
+    bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(begun.last, recipe.effort)
 
     observed = statistics.widened(_channels(ready))
     attended = _attended(ready, judge, images)
@@ -136,7 +136,7 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
         observed = draft.statistics
         return draft
 
-    maps = any(is_map(value) for value in heads)
+    maps = any(map(is_map, begun.last))
     chosen = chosen_way(make, recipe, judge, maps, bound)
     draft, whole = chosen.draft, chosen.plan
     costs = _costs(recipe, ready, whole, measurable=images is not None)
@@ -148,7 +148,7 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
         plan = placing.fastest()
     else:
         for_repair = recipe.repair and db_of(chosen.noise) < bound
-        alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(heads))
+        alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(begun.last))
         ways = ways_of(recipe, maps=maps, measurable=True)
         ranged, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, ways=ways, bound=bound)
         draft, plan, noise = ranged.draft, ranged.plan, ranged.noise

@@ -13,7 +13,7 @@ from octavo.graph.nodes import is_pointwise
 from octavo.quantization.int8.structure.curves import CURVES
 from octavo.quantization.int8.structure.units import ACTIVATIONS, Unit, readers
 
-__all__ = ["heads_of", "is_last_weighted", "is_map", "map_heads", "pixel_heads"]
+__all__ = ["heads_of", "is_last_weighted", "is_map", "last_of", "map_heads", "pixel_heads"]
 
 # What leaves values at their positions, or moves whole axes: behind it a map is still averaged over all positions.
 _IN_PLACE = (
@@ -35,6 +35,12 @@ def heads_of(units: Sequence[Unit]) -> list[ir.Value]:
     units = list(units)
     last = _last_layers(units)
     return list(dict.fromkeys(value for unit in units if unit in last for value in _answers(unit)))
+
+
+def last_of(units: Sequence[Unit]) -> list[ir.Value]:
+    """Of `heads_of`, those with no other weights behind them: they tell what kind of answer a network gives."""
+    leads = is_last_weighted(list(units))
+    return list(dict.fromkeys(value for unit in units if leads.get(unit) for value in _answers(unit)))
 
 
 def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
