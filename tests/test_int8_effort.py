@@ -123,6 +123,18 @@ def test_rows_are_what_a_convolution_multiplies(shape, attributes):
     assert not np.array_equal(*some), "images show different positions"
 
 
+def test_of_a_batch_of_boxes_no_more_rows_are_taken_than_of_an_image():
+    """A head behind RoIAlign has 100 boxes of 14x14 an image: 19600 rows, where 2000 were asked for."""
+    model = network([oh.make_node("Conv", ["x", "w"], ["y"], "conv")], {"w": he(2, 4, 3, 3)}, ["y"], inputs={"x": [10, 4, 9, 8]})
+    (node,) = model.graph
+    x = np.repeat(np.arange(10, dtype=np.float32), 4 * 9 * 8).reshape(10, 4, 9, 8)
+    rows = rows_of(node, x, 25)
+    assert 10 <= rows.shape[1] <= 30
+    # Of each box as many.
+    assert np.array_equal(np.unique(rows[0, :, 0], return_counts=True)[1], [rows.shape[1] // 10] * 10)
+    assert rows_of(node, x[:0], 25).shape == (1, 0, 36)
+
+
 @pytest.mark.parametrize(("op", "transposed"), [("Gemm", 1), ("Gemm", 0), ("MatMul", 0)])
 def test_rows_of_matrices(op, transposed):
     weights = he(5, 7) if transposed else he(7, 5)

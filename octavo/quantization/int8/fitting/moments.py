@@ -142,7 +142,7 @@ def rows_of(node: ir.Node, values: np.ndarray, most: int, turn: int = 0) -> np.n
     Args:
         node: a Conv, Gemm or MatMul.
         values: its input, zero where padding is.
-        most: output positions at most; evenly spread ones are taken where there are more.
+        most: output positions at most; evenly spread ones are taken where there are more, at least one of each image of a batch.
         turn: begins the spread at another position, so that images do not all show the same ones.
 
     Returns:
@@ -157,18 +157,21 @@ def rows_of(node: ir.Node, values: np.ndarray, most: int, turn: int = 0) -> np.n
     padded = np.pad(values, [(0, 0), (0, 0), *_padding(node, values.shape[2:], spans, strides)])
     inside = padded.shape[2:]
     sizes = [(size - span) // step + 1 for size, span, step in zip(inside, spans, strides, strict=True)]
-    places = np.unravel_index(_spread(int(np.prod(sizes)), most, turn), sizes)
+    # Of a batch (what stands in each box of an image) from each as many.
+    places = np.unravel_index(_spread(int(np.prod(sizes)), -(-most // max(1, len(values))), turn), sizes)
     within = np.unravel_index(np.arange(int(np.prod(kernel))), tuple(kernel))
     starts, offsets = (
         np.ravel_multi_index([at * by for at, by in zip(axes, steps, strict=True)], inside)
         for axes, steps in ((places, strides), (within, dilations))
     )
     # (images, channels, positions, kernel): images of a batch count as positions.
-    taken = padded.reshape(*padded.shape[:2], -1).take(starts[:, None] + offsets, axis=2)
+    taken = padded.reshape(*padded.shape[:2], int(np.prod(inside))).take(starts[:, None] + offsets, axis=2)
     images, channels, positions = taken.shape[:3]
     groups = _groups(node)
-    taken = taken.reshape(images, groups, channels // groups, positions, -1)
-    return np.ascontiguousarray(taken.transpose(1, 0, 3, 2, 4)).reshape(groups, images * positions, -1)
+    taken = taken.reshape(images, groups, channels // groups, positions, len(offsets))
+    # Sizes by name: an image without boxes has none of them.
+    columns = channels // groups * len(offsets)
+    return np.ascontiguousarray(taken.transpose(1, 0, 3, 2, 4)).reshape(groups, images * positions, columns)
 
 
 def _spread(count: int, most: int, turn: int) -> np.ndarray:
