@@ -21,7 +21,7 @@ from octavo.graph.io import save
 from octavo.graph.prepared import prepared
 from octavo.layout import variant_dir
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, choice, quantize_static, repair
+from octavo.quantization.int8 import Images, choice, quantize_static, repair, static
 from octavo.quantization.int8.choice import _FAR, _typical
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
@@ -1094,10 +1094,12 @@ def test_weights_are_rounded_by_their_inputs_up_to_two_db_beyond_fidelity():
         (1.5, 1.0, {}, "peaks"),
         (1.1, 100.0, {}, "peaks"),
         (1.1, 1.0, {"repair": False, "effort": "high"}, "peaks"),
+        (1.1, 0.5, {}, "mse, rounded"),
+        (1.5, 0.5, {}, "mse"),
     ],
 )
 def test_better_weights_are_taken_though_activations_hide_them_where_repair_follows(monkeypatch, more, less, settings, chosen):
-    """`more` noise with all in INT8, by themselves at least `less` times less."""
+    """`more` noise with all in INT8, by themselves at least `less` times less; maps, and vectors."""
     first: list[float] = []
     true = HeadJudge.judge_by_image
 
@@ -1109,9 +1111,11 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
 
     monkeypatch.setattr(HeadJudge, "judge_by_image", by_image)
     monkeypatch.setattr("octavo.quantization.int8.choice._LESS", less)
-    model = maps()
+    # It measures other images, of which nothing is told here.
+    monkeypatch.setattr(static, "recut", lambda found, *_: found)
+    model = maps() if chosen.startswith("peaks") else uneven()
     result = quantize_static(model, statistics_of(model), Int8(placement="all", fidelity=60, **settings), IMAGES)
-    assert "peaks, rounded" in result.measured["tried_db"]
+    assert f"{chosen.split(',')[0]}, rounded" in result.measured["tried_db"]
     assert result.measured["chosen"] == chosen
 
 

@@ -114,7 +114,7 @@ def chosen_way(
             what, draft = step
             enough = bound
             plan = draft.plan()
-            repaired = maps and recipe.repair and db_of(best.typical) < bound
+            repaired = recipe.repair and db_of(best.typical) < bound
             hidden = repaired and what == ROUNDED and _weighs_less(draft, plan, best, judge)
             attempt(f"{label}, {what}", draft, plan, allowed=_HIDDEN if hidden else 1.0)
             if maps and recipe.effort == "default":
