@@ -333,6 +333,20 @@ class TestBeforeInputs:
         nothing = QParams.per_channel(np.zeros(3), np.zeros(3))
         assert nothing.scale.tolist() == [1, 1, 1], "no channel has a scale to lend"
 
+    @pytest.mark.parametrize("target", ["cpu", "cpu-no-vnni", "openvino"])
+    def test_biases_of_channels_without_weights_are_as_exact_as_others(self, target):
+        """Pruned channels put out their bias alone; inputs of raw pixels have steps of 1."""
+        alive = np.where(np.arange(16) % 2, 0.01, 0).astype(np.float32).reshape(-1, 1, 1, 1)
+        bias = np.random.default_rng(3).uniform(0, 1, 16).astype(np.float32)
+        nodes = [conv("x", "a", "stem", "stem.b"), oh.make_node("Relu", ["a"], ["r"], "relu"), conv("r", "y", "point", "point.b")]
+        tensors = {name: TENSORS[name] for name in ("stem", "point", "point.b")} | {"stem.b": bias}
+        model = network(nodes, tensors | {"stem": TENSORS["stem"] * alive}, ["y"])
+        images = [{"x": np.abs(feeds["x"]) * 100} for feeds in IMAGES]
+        recipe = Int8(target=target, method="minmax", placement="all", float_heads=False)
+        result = quantize_static(model, statistics_of(model, images), recipe)
+        for optimization in ("off", "all"):
+            assert sqnr(model, result.model, images, optimization=optimization)["y"] > 36
+
     def test_a_norm_that_no_layer_takes_in_is_left_to_the_runtime(self):
         """ONNX Runtime has no integer kernel for it and gets a depthwise Conv; OpenVINO fuses it."""
         norms = {name: np.abs(he(32, 1)[:, 0]) + np.float32(0.5) for name in ("gain", "shift", "mean", "variance")}

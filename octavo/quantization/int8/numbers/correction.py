@@ -16,9 +16,10 @@ from octavo.graph.passes.qdq import new_constant
 
 __all__ = ["correct_biases", "mean_output", "mean_shift", "rounded_weights", "weight_codes"]
 
-
 # Shares of the largest weight that `mse` tries as the end of the codes, the largest share first.
 _CLIPS = np.linspace(1.0, 0.4, 61, dtype=np.float32)
+# The scale of weights that are all zero: any would do for them, but biases are rounded to steps of input scale times it.
+_OF_ZEROS = np.float32(2.0**-13)
 
 
 def weight_codes(
@@ -42,7 +43,7 @@ def weight_codes(
     limit = 127 if bits == 8 else 64
     scale = (np.abs(weights).max(axis=others, keepdims=True) / np.float32(limit)).astype(np.float32)
     # Dead channels hold zeros, or weight decay's leftovers near 1e-41, whose scale would be 0: they become exact zeros.
-    scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(1), scale)
+    scale = np.where(scale < np.finfo(np.float32).tiny, _OF_ZEROS, scale)
     if method == "mse":
         scale = _least_error(weights, scale, others, limit)
     if least is not None:
