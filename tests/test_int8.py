@@ -461,6 +461,26 @@ class TestCountValues:
         assert bool(reason) == (precision == "float")
 
 
+def test_a_mean_of_what_has_none_has_codes_that_its_kernel_takes():
+    """Squeeze and excitation of maps that are as often above zero as below: its means are float32's roundings."""
+    weights = {name: GENERATOR.standard_normal((3, 3, 1, 1)).astype(np.float32) for name in "uvw"}
+    nodes = [
+        oh.make_node("Conv", ["x", "u"], ["n"], "stem"),
+        oh.make_node("GlobalAveragePool", ["n"], ["p"], "pool"),
+        oh.make_node("Conv", ["p", "v", "b"], ["g"], "gate"),
+        oh.make_node("Sigmoid", ["g"], ["s"], "sigmoid"),
+        oh.make_node("Mul", ["n", "s"], ["m"], "scaled"),
+        oh.make_node("Conv", ["m", "w"], ["y"], "last"),
+    ]
+    model = network(nodes, weights | {"b": np.array([1, -1, 2], np.float32)}, ["y"], inputs={"x": [1, 3, 12, 40]})
+    half = GENERATOR.standard_normal((1, 3, 12, 20)).astype(np.float32)
+    feeds = {"x": np.concatenate([half, -half], 3)}
+    result = quantize_static(model, collect(model, lambda: [("i", feeds)]), Int8(placement="all"))
+    assert {decision.node: decision.precision for decision in result.decisions}["pool"] == "int8"
+    wanted = run(model, feeds)
+    assert np.abs(run(result.model, feeds) - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
 class TestMeanToPool:
     @pytest.mark.parametrize(
         ("steps", "keepdims"),

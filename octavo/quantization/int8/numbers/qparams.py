@@ -86,6 +86,10 @@ class QParams:
         """The largest real value with a code."""
         return float((np.iinfo(self.zero_point.dtype).max - np.float32(self.zero_point)) * self.scale)
 
+    def at_least(self, scale: np.float32) -> QParams:
+        """The same with a scale for the whole tensor that is no smaller, and more than the range between its ends."""
+        return self if self.scale >= scale else QParams(np.float32(scale), self.zero_point)
+
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """Values as their codes give them back: float32 of the same shape."""
         steps = self.steps(values)

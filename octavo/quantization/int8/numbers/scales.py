@@ -34,6 +34,9 @@ _HEAD_ROOM = 1.1
 # Values that a channel's extremes have to be those of. An embedding has one an image: 20 photos tell nothing about the next one's
 # extremes (MobileFaceNet's head alone fell to 17 dB by a scale for each channel, and keeps 42 dB with one for all).
 _ENOUGH = 1024
+# How much finer than what it averages a GlobalAveragePool's codes may be. Its kernel refuses more (means that are all but zero,
+# behind an InstanceNormalization), and what it averages is not known so well.
+_FINEST = np.float32(256)
 # The same before a depthwise Conv, within the tensor's own extremes.
 _DEPTHWISE_ROOM = np.float32(1.25)
 
@@ -114,6 +117,11 @@ def scales_of(
         for value in members:
             bits = wide.get(value.name, 8)
             found[value.name] = QParams.spanning(low, high, bits=bits, symmetric=symmetric, signed=target.signed and bits == 8)
+    for unit in int8:
+        if unit.kind == "GlobalAveragePool":
+            least = found[unit.inputs[0].name].scale / _FINEST
+            for value in next((group for group in groups if unit.outputs[0] in group), ()):
+                found[value.name] = found[value.name].at_least(least)
     own: dict[str, QParams] = {}
     if target.layout == "inputs":
         own = _before_depthwise(int8, found, statistics, symmetric=symmetric) if by_channel and target.depthwise else {}
