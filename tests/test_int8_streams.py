@@ -233,3 +233,21 @@ def test_some_roundings_at_a_time_are_what_single_ones_are_and_their_sum_at_most
     assert (one, other) == (alone.tensors[tensor], alone.weights[layer.name])
     assert max(one, other) * 0.5 < both < 2 * (one + other)
     assert none == unknown == 0
+
+
+def test_a_rounding_that_leaves_no_number_is_the_worst_there_is():
+    """Below zero before a square root, where what rounding shifts on average is taken off again."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "first"),
+        oh.make_node("Add", ["c", "little"], ["a"], "above"),
+        oh.make_node("Sqrt", ["a"], ["r"], "root"),
+        oh.make_node("Conv", ["r", "v"], ["y"], "last"),
+    ]
+    tensors = {"w": np.eye(3, dtype=np.float32)[:, :, None, None], "v": he(GENERATOR, 4, 3, 1, 1), "little": np.float32(0.2)}
+    model = prepared(network(nodes, tensors, ["y"]))
+    # Most values are rounded up, and what is rounded to zero falls below it.
+    feeds = [{"x": GENERATOR.choice(np.array([0, 0.7, 255], np.float32), (1, 3, 16, 16), p=[0.09, 0.9, 0.01])} for _ in range(6)]
+    draft = Draft(model, graphs.statistics_of(model, feeds), Int8(method="minmax", float_heads=False), {}, feeds)
+    alone = noise_of(model, draft.plan(), HeadJudge(model, ["y"], feeds), feeds)
+    assert np.isfinite([*alone.tensors.values(), *alone.weights.values(), *alone.reads.values()]).all()
+    assert alone.tensors["a"] == max(alone.tensors.values())

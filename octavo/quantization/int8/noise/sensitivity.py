@@ -42,6 +42,8 @@ _MASKS = 0.5
 # layers and small images (Inception V3, 5.7e9 an image, took 78 s with 8 images), which keep `_FEW` images; YOLOv5n, NanoDet-m and
 # MobileNetV2 have as many as their bytes allow.
 _MACS, _FEW = 1.2e12, 2
+# The noise of a rounding that leaves no number (below zero before a square root). Placements are found by sums of these.
+_NO_NUMBER = 1e3
 # Runs at once, each with tensors of its own in memory.
 _AT_ONCE = 4
 
@@ -185,7 +187,8 @@ def _measured(
     shifts = own_shifts(model, units, plan.scales, samples, attended) if plan.taken and tensors else {}
 
     def mean(results: Sequence[Mapping[str, np.ndarray]]) -> float:
-        return float(np.average(judge.noise_by_image(results), weights=weights))
+        noise = float(np.average(judge.noise_by_image(results), weights=weights))
+        return noise if np.isfinite(noise) else _NO_NUMBER
 
     found = dict(_noise(FloatGraph(model, plan, shifts, judge.heads), sets, mean, samples))
     return [found[place] for place in range(len(sets))]
