@@ -105,3 +105,11 @@ def test_kernels_behind_a_loop_of_unknown_rank_are_timed():
     images = feeds(16, 16, 6)
     result = quantize_static(model, statistics_of(model, images), Int8(method="minmax"), Images(images[:4], images[4:]))
     assert any("[x0:1x8x16x16 c:8x8x3x3" in key for key in result.costs.units)
+
+
+def test_rows_of_a_batch_s_tokens_are_no_batch():
+    """torch's exporter says so of LeViT, whose tokens are flattened before layers: a Reshape of 196 rows was timed as one of 1."""
+    shapes = {"196*batch": (None, 8), "batch": (1, 8), "unk__4": (1, 8), None: (1, 8)}
+    for first, (one, width) in shapes.items():
+        value = ir.Value(name="rows", shape=ir.Shape([first, width]), type=ir.TensorType(ir.DataType.FLOAT))
+        assert fixed_shape(value) == (None if one is None else (one, width))

@@ -11,10 +11,12 @@ SEEN = "octavo.seen_shape"
 
 
 def fixed_shape(value: ir.Value) -> tuple[int, ...] | None:
-    """A tensor's shape at batch 1: a symbolic first size counts as 1. None where the graph leaves another one open."""
+    """A tensor's shape at batch 1: a symbolic first size counts as 1, but one that is computed of the batch (torch's exporter names
+    that of tokens in rows `196*batch`). None where the graph leaves another one open.
+    """
     if value.shape is None:
         return None
-    sizes = [1 if place == 0 and not isinstance(size, int) else size for place, size in enumerate(value.shape)]
+    sizes = [1 if place == 0 and _may_be_batch(size) else size for place, size in enumerate(value.shape)]
     return tuple(sizes) if all(isinstance(size, int) for size in sizes) else None
 
 
@@ -22,3 +24,7 @@ def shape_of(value: ir.Value) -> tuple[int, ...] | None:
     """A tensor's shape at batch 1, as it was seen where the graph leaves it open; None where it was not looked at."""
     fixed = fixed_shape(value)
     return fixed if fixed is not None else value.meta.get(SEEN)
+
+
+def _may_be_batch(size: int | ir.SymbolicDim) -> bool:
+    return not isinstance(size, int) and (size.value is None or str(size.value).isidentifier())

@@ -20,7 +20,6 @@ from octavo.graph.protos import branchless, names_read, part_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.numbers.shifts import OwnShift
 from octavo.runtime.mapped import MappedConstants
-from octavo.runtime.shapes import fixed_shape
 
 __all__ = ["LAYER", "READ", "TENSOR", "FloatGraph", "Key", "Stretch"]
 
@@ -229,11 +228,10 @@ class Stretch:
 
 def _described(value: ir.Value, batch: Collection[int | ir.SymbolicDim]) -> list[int | None] | None:
     """A tensor's sizes at batch 1: None where more than the first is open, which may be the rows that an image's values choose."""
-    shape = fixed_shape(value)
-    if shape is None:
+    first, rest = (list(value.shape[:1]), list(value.shape[1:])) if value.shape is not None else ([], [None])
+    if not all(isinstance(size, int) for size in rest):
         return None
-    rows = bool(shape) and not isinstance(value.shape[0], int) and value.shape[0] not in batch
-    return [None, *shape[1:]] if rows else list(shape)
+    return [size if isinstance(size, int) else 1 if size in batch else None for size in first] + rest
 
 
 def _branch(nodes: list[onnx.NodeProto], output: str, constants: Sequence[onnx.TensorProto] = ()) -> onnx.GraphProto:
