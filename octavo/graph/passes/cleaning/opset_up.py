@@ -30,8 +30,8 @@ class OpsetUpPass(ir.passes.InPlacePass):
        Model-local functions are inlined, because neither looks into them.
     3. Upsample and Resize from before opset 11 mean asymmetric coordinates and, for nearest, rounding down. ONNX's converter
        leaves both to the later default, half-pixel, which moves linear upsampling by a fraction of a pixel: they are set here.
-    4. A Pad from before opset 11 that copies or mirrors pixels may name the value that it never writes (MXNet's and Keras'
-       exporters do); ONNX's converter leaves that attribute where it is an error. It goes before.
+    4. A Pad from before opset 11 that copies or mirrors pixels may name the value that it never writes; ONNX's converter leaves
+       that attribute where it is an error. It goes before.
     5. A converter that gives up, in part or in whole, is an error and not a warning: a graph that claims an opset whose
        operators it does not hold computes something else.
     6. Afterwards the graph is as one that was written at that opset: the constants that the converters insert are initializers,
