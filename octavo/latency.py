@@ -49,7 +49,7 @@ def measured(
     record = {f"host.{key}": ", ".join(value) if isinstance(value, list) else value for key, value in fingerprint().items()}
     record["host.session"] = session_words(variants.entries.values())
     providers = chosen_providers(settings.providers)
-    record |= _timed(variants, spec, runs, items, track)
+    record |= _timed(variants, spec, runs, items, track, providers=providers)
     for provider in (provider for provider in providers if provider in ON_GPU):
         samples = (feeds(tensor) for _, tensor in islice(Images(items, spec.input, "skip"), COMPARED))
         for variant, kept in on_device(runs, samples, provider=provider).items():
@@ -63,10 +63,12 @@ def measured(
     return record
 
 
-def _timed(variants: Variants, spec: ModelSpec, runs: Mapping[str, Path], items: list[Item], track: Track) -> dict[str, Any]:
+def _timed(
+    variants: Variants, spec: ModelSpec, runs: Mapping[str, Path], items: list[Item], track: Track, *, providers: Sequence[str]
+) -> dict[str, Any]:
     """Latency at each provider, number of threads, batch and size; a GPU is measured once, with the most threads."""
     settings, record = spec.benchmark, {}
-    plan = product(chosen_providers(settings.providers), settings.threads, settings.batch, [spec.input.size, *further_sizes(spec)])
+    plan = product(providers, settings.threads, settings.batch, [spec.input.size, *further_sizes(spec)])
     for provider, threads, batch, size in plan:
         if provider in ON_GPU and threads != max(settings.threads):
             continue

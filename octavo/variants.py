@@ -67,7 +67,9 @@ class Variants:
     @property
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each model.onnx."""
-        return {variant: sha256_file(path) for variant, path in self.paths.items()}
+        # A manifest was held against its file when it was read.
+        told = {variant: manifest["sha256"] for variant, manifest in self.manifests.items() if manifest is not None}
+        return {variant: told.get(variant) or sha256_file(path) for variant, path in self.paths.items()}
 
     @property
     def notes(self) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Rows, Size, are_scores, sigmoid
+from octavo.tasks.detection.family import Rows, Size, are_scores, from_one, sigmoid
 from octavo.tasks.detection.shares import cover
 from octavo.tasks.outputs import Outputs
 
@@ -118,7 +118,7 @@ def _beside(values: Outputs, boxes: str, count: int) -> Iterator[tuple[str, np.n
 
 def _background(scores: np.ndarray) -> int | None:
     """The first or the last column of a softmax, where most rows are surest of it."""
-    if scores.shape[1] == 1 or not (np.abs(scores.sum(axis=1, dtype=np.float64) - 1) < _ROUNDED).all():
+    if scores.shape[1] == 1 or not (from_one(scores) < _ROUNDED).all():
         return None
     best = scores.argmax(axis=1)
     return next((column for column in (0, scores.shape[1] - 1) if (best == column).mean() > _BACKGROUND), None)

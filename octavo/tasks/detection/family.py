@@ -21,6 +21,8 @@ __all__ = [
     "cells",
     "centres",
     "coefficients",
+    "from_one",
+    "grown",
     "only",
     "outside",
     "sigmoid",
@@ -33,6 +35,8 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 # How far rounding may take a score out of 0 to 1.
 _ROUNDED = 0.1
+# exp of more is wider than any image: the output of a broken network would overflow.
+_WIDEST = 10.0
 # The least correlation of a key point with the centre of its box, on whose object it lies; and how far all lie from their mean, in
 # shares of the image: an even spread has .25, and a few scores may follow anything.
 _FOLLOWS, _SPREAD = 0.8, 0.1
@@ -190,6 +194,16 @@ def by_level(outputs: Outputs, counts: Sequence[int]) -> list[list[np.ndarray]] 
     if len(set(counts)) != len(counts) or not all(value.ndim == 2 and len(value) in counts for value in rows):
         return None
     return [sorted((value for value in rows if len(value) == count), key=lambda value: value.shape[1]) for count in counts]
+
+
+def from_one(values: np.ndarray) -> np.ndarray:
+    """How far each row's sum is from 1, which is that of scores after softmax; n x c to n float64."""
+    return np.abs(values.astype(np.float64).sum(axis=1) - 1)
+
+
+def grown(logs: np.ndarray) -> np.ndarray:
+    """Exp of what a network writes sizes as, of the same shape."""
+    return np.exp(np.minimum(logs, _WIDEST))
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, centres
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, cells, centres, from_one, grown
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -17,8 +17,6 @@ _STRIDES = (8, 16, 32)
 _ANCHORS, _GROWTH = {10: 16.0, 8: 24.0}, 4.0
 # What offsets are multiplied by: of centres, in sides of the anchor, and of the logarithm of sizes.
 _CENTRES, _SIZES = 0.1, 0.2
-# exp of more is wider than any image: the output of a broken network would overflow.
-_WIDEST = 10.0
 # Of softmax's sum, for rounding.
 _ROUNDED = 0.1
 
@@ -37,8 +35,7 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     parts = _parts(outputs, size)
     if parts is None:
         return False
-    scores = parts[1].astype(np.float64)
-    return are_scores(scores) and bool((np.abs(scores.sum(axis=1) - 1) < _ROUNDED).all())
+    return are_scores(parts[1]) and bool((from_one(parts[1]) < _ROUNDED).all())
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:
@@ -47,7 +44,7 @@ def _rows(outputs: Outputs, size: Size) -> Rows:
     side = _ANCHORS[points] * _GROWTH ** np.log2(step / _STRIDES[0])
     side[1::2] *= 2
     offsets = offsets.astype(np.float64)
-    extent = np.exp(np.minimum(offsets[:, 2:] * _SIZES, _WIDEST)) * side
+    extent = grown(offsets[:, 2:] * _SIZES) * side
     return corners(grid * step + offsets[:, :2] * _CENTRES * side, extent), scores[:, 1:]
 
 

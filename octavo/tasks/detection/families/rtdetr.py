@@ -9,7 +9,17 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
 from octavo.tasks.detection.families.yolov8 import has_cells
-from octavo.tasks.detection.family import Family, Size, are_key_points, are_scores, boxes_and_scores, only, outside, sigmoid
+from octavo.tasks.detection.family import (
+    Family,
+    Size,
+    are_key_points,
+    are_scores,
+    boxes_and_scores,
+    from_one,
+    only,
+    outside,
+    sigmoid,
+)
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["CHOSEN", "FAMILY", "SOFTMAX"]
@@ -68,7 +78,7 @@ def _are_classes(values: np.ndarray) -> bool:
 def _are_one_softmax(*columns: np.ndarray) -> bool:
     """Whether each row sums to 1, as the characters of a line of text do at each step: no boxes with scores."""
     rows = np.concatenate(columns, axis=1)
-    return are_scores(rows) and bool((np.abs(rows.sum(axis=1, dtype=np.float64) - 1) < _ROUNDED).all())
+    return are_scores(rows) and bool((from_one(rows) < _ROUNDED).all())
 
 
 def _best(boxes: np.ndarray, scores: np.ndarray, size: Size, least: float) -> Boxes:

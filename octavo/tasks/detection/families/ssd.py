@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores, from_one
 from octavo.tasks.detection.shares import are_even
 from octavo.tasks.outputs import Outputs
 
@@ -26,13 +26,8 @@ _BACKGROUND = 0.5
 _FARTHER, _TOGETHER = 1.5, 8
 
 
-def _from_one(values: np.ndarray) -> np.ndarray:
-    """How far each row's sum is from 1, which is that of scores after softmax."""
-    return np.abs(values.astype(np.float64).sum(axis=1) - 1)
-
-
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
-    return boxes_and_scores(outputs, lambda values: -_from_one(values).mean())
+    return boxes_and_scores(outputs, lambda values: -from_one(values).mean())
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
@@ -54,7 +49,7 @@ def _is_turned(boxes: np.ndarray, size: Size) -> bool:
 
 def _is_decoded(outputs: Outputs) -> bool:
     parts = _parts(outputs)
-    if parts is None or not are_scores(parts[1]) or (_from_one(parts[1]) > _ROUNDED).any():
+    if parts is None or not are_scores(parts[1]) or (from_one(parts[1]) > _ROUNDED).any():
         return False
     boxes, best = parts[0], parts[1].argmax(axis=1)
     if (best == parts[1].shape[1] - 1).mean() > _BACKGROUND:

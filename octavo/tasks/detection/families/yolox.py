@@ -6,15 +6,13 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import corners
 from octavo.tasks.detection.families import yolov5
-from octavo.tasks.detection.family import Family, Rows, Size, are_key_points, are_scores, cells, centres, only
+from octavo.tasks.detection.family import Family, Rows, Size, are_key_points, are_scores, cells, centres, grown, only
 from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["DECODED", "FAMILY"]
 
 _STRIDES = (8, 16, 32)
-# exp of more is wider than any image: the output of a broken network would overflow.
-_WIDEST = 10.0
 # Of the input's longer side: nearer to their cells than this are all centres as the network writes them, in cells.
 _FAR = 0.25
 # The least correlation of decoded centres with their cells.
@@ -71,7 +69,7 @@ def _fits_decoded(outputs: Outputs, size: Size) -> bool:
 def _located(outputs: Outputs, size: Size) -> Rows:
     rows = only(outputs, 3)[0].astype(np.float32, copy=False)
     grid, step = centres(size, _STRIDES, 0.0)
-    extent = np.exp(np.minimum(rows[:, 2:4], _WIDEST)) * step
+    extent = grown(rows[:, 2:4]) * step
     return corners((rows[:, :2] + grid) * step, extent), rows[:, 4:5] * rows[:, 5:]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.boxes import corners
-from octavo.tasks.detection.family import Family, Rows, Size, are_scores, by_level, cells, centres
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, by_level, cells, centres, grown
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILY"]
@@ -13,8 +13,6 @@ __all__ = ["FAMILY"]
 _STRIDES = (8, 16, 32)
 # Columns of a class's score and objectness, whichever is which, of a box and of five points.
 _COLUMNS = [1, 1, 4, 10]
-# exp of more is wider than any image: the output of a broken network would overflow.
-_WIDEST = 10.0
 
 
 def _parts(outputs: Outputs, size: Size) -> list[np.ndarray] | None:
@@ -34,7 +32,7 @@ def _rows(outputs: Outputs, size: Size) -> Rows:
     *scores, boxes = _parts(outputs, size)
     grid, step = centres(size, _STRIDES, 0.0)
     boxes = boxes.astype(np.float64)
-    extent = np.exp(np.minimum(boxes[:, 2:], _WIDEST)) * step
+    extent = grown(boxes[:, 2:]) * step
     # As OpenCV's FaceDetectorYN has it (modules/objdetect/src/face_detect.cpp).
     one, other = (np.clip(score, 0, 1) for score in scores)
     return corners((boxes[:, :2] + grid) * step, extent), np.sqrt(one * other)
