@@ -24,7 +24,7 @@ from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_at_another_size, compare_with_file, compare_with_reference, refuse_mixed_batch
 from octavo.sources.held import as_many
-from octavo.sources.loaded import session_of
+from octavo.sources.loaded import loaded_session
 from octavo.tasks.exported import as_read
 
 # Images on which the exported graph is run, where their outputs can be held.
@@ -47,7 +47,7 @@ def main() -> None:
         with custom.files({"fp32": folder / MODEL}) as runs:
             # Errors name the setting, or where the file will lie: what is loaded lies in a temporary folder.
             name = custom.described() or str(variant_dir(chosen.model, "fp32") / MODEL)
-            session = session_of(spec.source, runs["fp32"], name)
+            session = loaded_session(spec.source, runs["fp32"], name)
         feeds = Feeds.of(session.signature, fetched.input_name, spec.input)
         answer = partial(_answer, session, feeds)
         shape = session.input_shapes[fetched.input_name]

@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import onnx
 import onnx.helper as oh
+import onnx_ir as ir
 import pytest
 from graphs import network, run, statistics_of
 
@@ -127,3 +128,29 @@ def test_small_constants_stay_and_no_folder_is_made(folder):
     large = constants.constant("w", np.zeros((256, 256), np.float32))
     assert large.data_location == onnx.TensorProto.EXTERNAL
     assert len(list(folder.iterdir())) == 1
+
+
+def test_constants_of_any_type_and_size_are_read_back_out_of_one_file(folder):
+    generator = np.random.default_rng(0)
+    values = {
+        str(place): generator.integers(-100, 100, size).astype(dtype)
+        for place, (dtype, size) in enumerate(
+            [(np.float32, 65), (np.int8, 257), (np.float16, 4099), (np.int64, 3), (np.bool_, 999)]
+        )
+    }
+    nodes = [oh.make_node("Identity", [name], [f"y{name}"]) for name in values]
+    outputs = [
+        oh.make_tensor_value_info(f"y{name}", oh.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in values.items()
+    ]
+    held = [onnx.numpy_helper.from_array(value, name) for name, value in values.items()]
+    graph = oh.make_graph(nodes, "constants", [], outputs, held)
+    model = ir.from_proto(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=9))
+    constants = MappedConstants(256)
+    without = constants.without(model)
+    external = {name for name, value in without.graph.initializers.items() if isinstance(value.const_value, ir.ExternalTensor)}
+    assert external == {"0", "1", "2", "4"}
+    found = constants.session(ir.to_proto(without).SerializeToString()).run({})
+    assert all(np.array_equal(found[f"y{name}"], value) for name, value in values.items())
+    assert not any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values())
+    assert len(list(folder.rglob("constants"))) == 1

@@ -21,7 +21,7 @@ from octavo.params.grammar import Input, OnnxSource, TorchSource
 from octavo.runtime.session import Session
 from octavo.sources import fetch
 from octavo.sources.checks import compare_at_another_size, compare_with_file
-from octavo.sources.loaded import session_of
+from octavo.sources.loaded import loaded_session
 
 torch = pytest.importorskip("torch")
 
@@ -438,10 +438,10 @@ def test_an_export_that_does_not_load_points_to_the_other_exporter(tmp_path):
     onnx.save(onnx.parser.parse_model(graph), tmp_path / "model.onnx")
     for exporter, other in (("dynamo", "torchscript"), ("torchscript", "dynamo")):
         with pytest.raises(ModelRunError, match="fp32: ONNX Runtime cannot load") as caught:
-            session_of(source(exporter=exporter), tmp_path / "model.onnx", "fp32")
+            loaded_session(source(exporter=exporter), tmp_path / "model.onnx", "fp32")
         assert f"`source.exporter: {other}`" in caught.value.mend
     with pytest.raises(ModelRunError) as caught:
-        session_of(OnnxSource(kind="onnx", file="x.onnx"), tmp_path / "model.onnx", "fp32")
+        loaded_session(OnnxSource(kind="onnx", file="x.onnx"), tmp_path / "model.onnx", "fp32")
     assert "exporter" not in caught.value.mend
 
 

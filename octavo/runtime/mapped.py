@@ -1,7 +1,7 @@
-"""Large constants of graphs that are tried, in files that ONNX Runtime maps.
+"""Constants of graphs in memory, in a file that ONNX Runtime maps.
 
 While a session is opened for a graph in memory each constant is held five times and more: in the nodes, in two protobufs, in their
-bytes and in what ONNX Runtime makes of these. From a file of its own it is read as it is needed, and leaves memory again.
+bytes and in what ONNX Runtime makes of these. From a file it is read as it is needed, and leaves memory again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = ["MappedConstants", "session_of"]
 
 # Constants from so many bytes on: what is smaller is not worth a file.
 _LARGE = 256 << 10
+_PAGE = 4096
 _NAME = "<graph in memory>"
 
 
@@ -43,11 +44,15 @@ def session_of(model: ir.Model, **options: Any) -> Session:
 
 
 class MappedConstants:
-    """A temporary folder for them, made with the first one, which goes when nobody holds this any more; sessions may live on."""
+    """A temporary folder for them, made with the first one, which goes when nobody holds this any more; sessions may live on.
 
-    def __init__(self) -> None:
+    Args:
+        least: bytes from which on a constant is mapped; what is smaller is mostly not worth it.
+    """
+
+    def __init__(self, least: int | None = None) -> None:
+        self._least = _LARGE if least is None else least
         self._folder: Path | None = None
-        self._files = 0
 
     def constant(self, name: str, array: np.ndarray) -> onnx.TensorProto:
         """An array as a graph's constant of this name.
@@ -55,28 +60,35 @@ class MappedConstants:
         Raises:
             OutputError: the system's temporary folder has no room for it.
         """
-        if array.nbytes < _LARGE:
+        if array.nbytes < self._least:
             return numpy_helper.from_array(array, name)
-        file = self._written(array)
+        file, offset = self._written(array)
         tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
         tensor.data_location = TensorProto.EXTERNAL
-        for key, value in {"location": file.name, "offset": 0, "length": array.nbytes}.items():
+        for key, value in {"location": file.name, "offset": offset, "length": array.nbytes}.items():
             tensor.external_data.add(key=key, value=str(value))
         return tensor
 
     def proto(self, model: ir.Model) -> onnx.ModelProto:
-        """A graph without the values of its large constants; slopes of a PRelu, which `branchless` looks at, it keeps.
+        """A graph without the values of its mapped constants.
 
         Raises:
             OutputError: the system's temporary folder has no room for them.
         """
-        if any(_is_large(value.const_value) for value in model.graph.initializers.values()):
-            model = model.clone()
-            slopes = {node.inputs[1] for node in model.graph if node.op_type == "PRelu"}
-            for value in model.graph.initializers.values():
-                if value not in slopes:
-                    self._move(value)
-        return ir.to_proto(model)
+        return ir.to_proto(self.without(model))
+
+    def without(self, model: ir.Model) -> ir.Model:
+        """A copy of a graph whose mapped constants lie in the file; slopes of a PRelu, which `branchless` looks at, it keeps.
+
+        Raises:
+            OutputError: the system's temporary folder has no room for them.
+        """
+        model = model.clone()
+        slopes = {node.inputs[1] for node in model.graph if node.op_type == "PRelu"}
+        for value in model.graph.initializers.values():
+            if value not in slopes and self._is_mapped(value.const_value):
+                value.const_value = self._moved(value.const_value, value.name or "")
+        return model
 
     def session(self, graph: bytes, **options: Any) -> Session:
         """A session for a serialized graph with such constants.
@@ -94,30 +106,29 @@ class MappedConstants:
         path = self._folder / "graph.onnx"
         with scratch_written_to(self._folder):
             path.write_bytes(graph)
-        return Session(path, name=_NAME, **options)
+        return Session(path, **{"name": _NAME, **options})
 
-    def _move(self, value: ir.Value) -> None:
-        tensor = value.const_value
-        if not _is_large(tensor):
-            return
-        file = self._written(tensor.numpy())
-        value.const_value = ir.ExternalTensor(
-            file.name, 0, tensor.nbytes, tensor.dtype, name=value.name or "", shape=tensor.shape, base_dir=file.parent
+    def _moved(self, tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
+        file, offset = self._written(tensor.numpy())
+        return ir.ExternalTensor(
+            file.name, offset, tensor.nbytes, tensor.dtype, name=name, shape=tensor.shape, base_dir=file.parent
         )
 
-    def _written(self, array: np.ndarray) -> Path:
+    def _is_mapped(self, tensor: ir.TensorProtocol | None) -> bool:
+        """Whether a constant is mapped: strings and packed halves of bytes are not."""
+        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
+            return False
+        return tensor.nbytes >= self._least
+
+    def _written(self, array: np.ndarray) -> tuple[Path, int]:
+        """The file, and where in it the array begins."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="octavo-"))
             finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        file = self._folder / str(self._files)
-        self._files += 1
-        with scratch_written_to(self._folder):
+        path = self._folder / "constants"
+        with scratch_written_to(self._folder), path.open("ab") as file:
+            # Files are mapped by pages.
+            offset = -(-file.tell() // _PAGE) * _PAGE
+            file.truncate(offset)
             np.ascontiguousarray(array).tofile(file)
-        return file
-
-
-def _is_large(tensor: ir.TensorProtocol | None) -> bool:
-    """Whether a constant is mapped: strings and packed halves of bytes are not."""
-    if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
-        return False
-    return tensor.nbytes >= _LARGE
+        return path, offset

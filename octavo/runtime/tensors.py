@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import gc
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import ModelRunError
-from octavo.files import scratch_written_to
+from octavo.runtime.mapped import MappedConstants
 from octavo.runtime.session import Session
 from octavo.runtime.shapes import shape_of
 
@@ -26,7 +24,7 @@ __all__ = ["Group", "bytes_of", "drop_unneeded", "float_activations", "group_nam
 
 # A tensor whose size the graph does not tell counts as this many bytes.
 _UNKNOWN = 8 << 20
-# Tensors up to this size stay in the graph: shape inference reads axes and sizes there.
+# Constants below this size stay in the graph: shape inference reads axes and sizes there.
 _SMALL = 256
 # ONNX Runtime 1.31 fuses a Conv whose channels its blocks do not hold (21, of a D-FINE-N) with the Add and the activation behind
 # it, also where the graph puts out what the Conv does, and fails to load it then.
@@ -149,38 +147,33 @@ def open_groups(
         ModelRunError: ONNX Runtime cannot load the graph.
         OutputError: the system's temporary folder has no room for the model.
     """
-    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
-        # Weights in a file of their own are mapped by ONNX Runtime; inside the graph they would be held three times.
-        large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _LARGE
-        light = model.clone()
-        del model
-        with scratch_written_to(Path(folder)):
-            ir.external_data.unload_from_model(light, folder, "weights", size_threshold_bytes=_SMALL)
-        if large:
-            # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
-            gc.collect()
-        for group, following in pairwise((*groups, None)):
-            # The last one needs no copy.
-            part = light.clone() if following is not None else light
-            values = _values(part)
-            inputs = {value.name or "" for value in part.graph.inputs}
-            computed = [values[name] for name in group if name not in inputs]
-            tensors = [values[name] for name in group]
-            opened = Group(tensors, inputs, sum(map(held or bytes_of, tensors)))
-            if computed:
-                # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
-                part.graph.outputs.clear()
-                part.graph.outputs.extend(tap(part, computed) if tap is not None else computed)
-                drop_unneeded(part.graph)
-                path = Path(folder) / "group.onnx"
-                with scratch_written_to(Path(folder)):
-                    ir.save(part, path)
-                count = threads(opened.bytes) if callable(threads) else threads
-                settings = {"memory_pattern": False, "arena": arena is not None and arena(opened.bytes)}
-                without = _FUSES_OUTPUTS if any(map(_is_summed, part.graph.outputs)) else ()
-                opened.open(Session(path, name=what, optimization=optimization, threads=count, without=without, **settings))
-            yield opened
-            opened.close()
+    constants = MappedConstants(_SMALL)
+    large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _LARGE
+    light = constants.without(model)
+    del model
+    if large:
+        # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
+        gc.collect()
+    for group, following in pairwise((*groups, None)):
+        # The last one needs no copy.
+        part = light.clone() if following is not None else light
+        values = _values(part)
+        inputs = {value.name or "" for value in part.graph.inputs}
+        computed = [values[name] for name in group if name not in inputs]
+        tensors = [values[name] for name in group]
+        opened = Group(tensors, inputs, sum(map(held or bytes_of, tensors)))
+        if computed:
+            # Only the group, and only what leads to it: ONNX Runtime would run the rest of the graph too.
+            part.graph.outputs.clear()
+            part.graph.outputs.extend(tap(part, computed) if tap is not None else computed)
+            drop_unneeded(part.graph)
+            count = threads(opened.bytes) if callable(threads) else threads
+            settings = {"memory_pattern": False, "arena": arena is not None and arena(opened.bytes)}
+            without = _FUSES_OUTPUTS if any(map(_is_summed, part.graph.outputs)) else ()
+            graph = ir.to_proto(part).SerializeToString()
+            opened.open(constants.session(graph, name=what, optimization=optimization, threads=count, without=without, **settings))
+        yield opened
+        opened.close()
 
 
 def read_tensors(

@@ -8,10 +8,10 @@ from octavo.errors import ModelRunError
 from octavo.params.source import OTHER_EXPORTER, ExportedSource, Source
 from octavo.runtime.session import Session
 
-__all__ = ["session_of"]
+__all__ = ["loaded_session"]
 
 
-def session_of(source: Source, model: Path, name: str) -> Session:
+def loaded_session(source: Source, model: Path, name: str) -> Session:
     """Open the graph that `octavo.sources.fetch` wrote.
 
     Args:
