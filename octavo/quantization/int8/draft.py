@@ -16,15 +16,15 @@ from octavo.errors import QuantizationError
 from octavo.graph.io import copied
 from octavo.graph.names import added_apart
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.numbers.correction import mean_output, mean_shift
 from octavo.quantization.int8.numbers.equalization import equalize
+from octavo.quantization.int8.numbers.layer_codes import LayerCodes
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.scales import ranges_of, scales_of
 from octavo.quantization.int8.numbers.shifts import Attended, Known, before_heads, rounding_shifts
 from octavo.quantization.int8.numbers.stored import store_weights
-from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of_layers, within
-from octavo.quantization.int8.numbers.weights import Codes, codes_of
-from octavo.quantization.int8.structure.emptiness import crashing_when_empty
+from octavo.quantization.int8.numbers.sums16 import peaks_of_layers
+from octavo.quantization.int8.numbers.weights import Codes
+from octavo.quantization.int8.structure.emptiness import crashing_when_empty, without_range
 from octavo.quantization.int8.structure.heads import map_heads, pixel_heads
 from octavo.quantization.int8.structure.rows import activated
 from octavo.quantization.int8.structure.targets import target_of
@@ -40,8 +40,6 @@ _SHIFTS, SHIFTED = 1.4e9, 8
 # Methods that cut no high values off. With others the mean shift is that of a few cut values, and taking it back from all of them
 # costs .4 dB (EfficientNet-Lite0 and MobileNetV2 with percentile).
 _UNCUT = frozenset({"minmax", "peaks"})
-_INFINITE = "it reads or writes infinite values, which no code stands for"
-_EMPTY = "no calibration image gives it a value, so that its range is not known"
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -118,13 +116,13 @@ class Draft:
         self.attended = before_heads(self.units, self._attended)
         self.statistics = statistics
         wide = named_tensors(statistics, recipe.bits16, "int8.bits16")
-        self.unsafe = crashing_when_empty(self.units) | self._without_range()
+        self.unsafe = crashing_when_empty(self.units) | without_range(self.units, statistics)
         self.wide = self._sixteen(wide)
         self.growth = equalize(self.model, self.units, statistics, exponents) if exponents else {}
         self._scales: dict[str, QParams] = {}
         self._codes: dict[str, Codes] = {}
         self._observe(self.growth)
-        self.unsafe |= self._without_range()
+        self.unsafe |= without_range(self.units, self.statistics)
         # A tensor's own range is the same in every placement.
         self._ranges: dict[str, tuple[float, float]] = {}
         # So is what its rounding shifts, where the same tensors are rounded around it.
@@ -145,38 +143,20 @@ class Draft:
         scales = scales_of(int8, tensors, self.statistics, self.recipe, self.wide, known=self._ranges, by_channel=self.by_channel)
         # Elsewhere a tensor may be a head, with a scale for each channel: what was chosen for one scale does not hold there.
         scales |= {name: chosen for name, chosen in self._scales.items() if name in scales and not scales[name].by_channel}
-        corrects = self.recipe.correction == "bias"
         shifts = {}
-        if corrects and not self.cuts_peaks:
+        if self.recipe.correction == "bias" and not self.cuts_peaks:
             samples = self.samples[: images_within(self.model, _SHIFTS, SHIFTED)]
             shifts = rounding_shifts(self.model, self.units, scales, samples, known=self._shifts, attended=self.attended)
-        peaks = self.peaks(int8, scales)
-        codes, corrected, taken = {}, 0, {}
+        layers = LayerCodes(self.recipe, self.statistics, self._codes, self.peaks(int8, scales))
+        codes, taken, corrected = {}, {}, 0
         for unit in int8:
-            if unit.kind != "linear":
-                continue
-            chosen = self._codes.get(unit.main.name)
-            code = replace(chosen) if chosen is not None else self._rounded(unit, peaks.get(unit.main.name))
-            if unit.main.name in peaks:
-                code.codes = within(unit.main, code.codes, peaks[unit.main.name])
-            shift = None
-            if corrects and chosen is None:
-                shift = self._weights_shift(unit, code)
-            of_input = shifts.get(unit.inputs[0].name or "")
-            rounding = None if of_input is None else mean_output(unit.main, code.restored, of_input)
-            if rounding is not None:
-                taken[unit.main.name] = rounding
-                shift = rounding + (0.0 if shift is None else shift)
-            if shift is not None:
-                if not np.isfinite(shift).all():
-                    raise QuantizationError(
-                        f"what rounding shifts in {unit.main.name!r} is NaN or infinite: so is a value on a calibration image",
-                        "calibrate again on the images that are here: `calibrate` names the tensor and the image",
-                    )
-                code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
-            corrected += shift is not None or (corrects and chosen is not None and unit.main.op_type != "MatMul")
-            codes[unit.main.name] = code
-        in_file = {unit.main.name: self._as_stored(unit) for unit, reason in reasons.items() if reason and unit.main.name in stored}
+            if unit.kind == "linear":
+                name = unit.main.name
+                codes[name], rounding, is_corrected = layers.of(unit, shifts.get(unit.inputs[0].name or ""))
+                corrected += is_corrected
+                if rounding is not None:
+                    taken[name] = rounding
+        in_file = {unit.main.name: layers.stored(unit) for unit, reason in reasons.items() if reason and unit.main.name in stored}
         return Plan(reasons, scales, codes, corrected, taken, in_file)
 
     def with_choices(self, scales: Mapping[str, QParams], codes: Mapping[str, Codes]) -> Draft:
@@ -269,23 +249,6 @@ class Draft:
     def _int8(self, given: Mapping[str, str]) -> list[Unit]:
         return [unit for unit, reason in self.placed(given).items() if not reason]
 
-    def _without_range(self) -> dict[str, str]:
-        """Nodes of the units whose values no code stands for, with the reason.
-
-        These read or write infinite values (attention's masks), or are empty on all images: all that they put out is, or, for
-        layers, what they read (the rows of objects where none was found).
-        """
-        seen = self.statistics.tensors
-        infinite = {name for name, tensor in seen.items() if tensor.infinite}
-        empty = {name for name, tensor in seen.items() if not tensor.values} - infinite
-        found = {}
-        for unit in self.units:
-            if any(value.name in infinite for value in (*unit.inputs, *unit.inner, *unit.outputs)):
-                found[unit.main.name or ""] = _INFINITE
-            elif all(value.name in empty for value in (unit.inputs[:1] if unit.kind == "linear" else unit.outputs)):
-                found[unit.main.name or ""] = _EMPTY
-        return found
-
     def _sixteen(self, wide: Mapping[str, str]) -> dict[str, int]:
         quantized = self._meant("int8.bits16", self.recipe.bits16, wide)
         return {name: 16 for name in wide if name in quantized}
@@ -307,25 +270,6 @@ class Draft:
                     "earlier pattern",
                 )
         return quantized
-
-    def _rounded(self, unit: Unit, peaks: np.ndarray | None = None) -> Codes:
-        least = least_scales(unit.main, peaks) if peaks is not None else None
-        return codes_of(unit.main, per_channel=self.recipe.per_channel, method=self.recipe.weights, least=least)
-
-    def _as_stored(self, unit: Unit) -> Codes:
-        """The codes of a float layer's weights, their mean shift taken back."""
-        chosen = self._codes.get(unit.main.name)
-        code = replace(chosen) if chosen is not None else self._rounded(unit)
-        shift = self._weights_shift(unit, code) if chosen is None and self.recipe.correction == "bias" else None
-        if shift is not None:
-            code.bias = ((0.0 if code.bias is None else code.bias.astype(np.float64)) - shift).astype(np.float32)
-        return code
-
-    def _weights_shift(self, unit: Unit, code: Codes) -> np.ndarray | None:
-        """How much a layer puts out too much on average for its rounded weights; None where its input's means are not known."""
-        tensor = self.statistics.tensors.get(unit.inputs[0].name or "")
-        means = tensor.means() if tensor is not None else None
-        return None if means is None else mean_shift(unit.main, code.restored, means)
 
     def _observe(self, changed: Mapping[str, np.ndarray]) -> None:
         """Statistics of tensors that exact rewriting made or changed; those of other tensors hold as they are."""

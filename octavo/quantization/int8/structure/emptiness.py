@@ -1,4 +1,6 @@
-"""Where integer kernels of ONNX Runtime crash on tensors without rows.
+"""What cannot be INT8 for the values that it gets: none at all, or infinite ones.
+
+Integer kernels of ONNX Runtime crash on tensors without rows.
 
 QLinearAdd and QLinearMul of two tensors of different shapes end the process with a segmentation fault where one of them is empty
 (measured with 1.31: [0, 4] and [0, 1]; equal shapes, a constant of one value, and all other integer kernels cope). That is what
@@ -13,12 +15,15 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from octavo.calibration.statistics import Statistics
 from octavo.graph.custom_ops.cut import reads
 from octavo.quantization.int8.structure.units import Unit, constant
 
-__all__ = ["REASON", "crashing_when_empty"]
+__all__ = ["REASON", "crashing_when_empty", "without_range"]
 
 REASON = "it broadcasts, and may get no rows: ONNX Runtime's integer kernel crashes on none"
+_INFINITE = "it reads or writes infinite values, which no code stands for"
+_EMPTY = "no calibration image gives it a value, so that its range is not known"
 # How many values come out depends on the values that go in; of TopK, where k is not constant.
 _COUNTED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
 
@@ -41,6 +46,27 @@ def crashing_when_empty(units: Iterable[Unit]) -> dict[str, str]:
         and not _same_shape(unit.main)
         and not _has_rows(unit.main.outputs[0])
     }
+
+
+def without_range(units: Iterable[Unit], statistics: Statistics) -> dict[str, str]:
+    """Nodes of the units whose values no code stands for, each with the reason.
+
+    These read or write infinite values (attention's masks), or are empty on all images: all that they put out is, or, for layers,
+    what they read (the rows of objects where none was found).
+
+    Args:
+        units: of one graph.
+        statistics: of its tensors.
+    """
+    infinite = {name for name, tensor in statistics.tensors.items() if tensor.infinite}
+    empty = {name for name, tensor in statistics.tensors.items() if not tensor.values} - infinite
+    found = {}
+    for unit in units:
+        if any(value.name in infinite for value in (*unit.inputs, *unit.inner, *unit.outputs)):
+            found[unit.main.name or ""] = _INFINITE
+        elif all(value.name in empty for value in (unit.inputs[:1] if unit.kind == "linear" else unit.outputs)):
+            found[unit.main.name or ""] = _EMPTY
+    return found
 
 
 def _counted(graph: ir.Graph) -> set[ir.Value]:
