@@ -27,6 +27,7 @@ from octavo.graph.passes.cleaning.pad_apart import PadApartPass
 from octavo.graph.passes.cleaning.pick_part import PickPartPass
 from octavo.graph.passes.cleaning.sure_softmax import SureSoftmaxPass
 from octavo.graph.passes.cleaning.swapped_axes import SwappedAxesPass
+from octavo.graph.passes.cleaning.whole_windows import WholeWindowsPass
 from octavo.graph.passes.cleaning.zero_tiny_weights import ZeroTinyWeightsPass
 from octavo.graph.passes.shapes import InferShapesPass
 
@@ -48,7 +49,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     8. no Einsum is left that a product of matrices computes;
     9. no nearest Resize has the coordinates that ONNX took back at opset 13;
     10. no GridSample has a float64 grid beside a float32 image;
-    11. it passes the ONNX checker.
+    11. no pool's shape counts a window of padding alone, which nothing makes;
+    12. it passes the ONNX checker.
 
     Returns:
         What was changed, one plain line each; empty when nothing was.
@@ -75,6 +77,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     if OpsetUpPass(opset)(model).modified:
         notes.append(f"opset converted from {before} to {opset}")
     notes += _noted(model, HalfPixelNearestPass(), "nearest Resizes of TensorFlow's coordinates written as half-pixel ones")
+    notes += _noted(model, WholeWindowsPass(), "pools whose last window is padding alone round down: nothing makes that window")
     if constants > _count(model, "Constant"):
         notes.append(f"{constants - _count(model, 'Constant')} Constant nodes became initializers")
     # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.
