@@ -5,7 +5,7 @@ import onnx
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import network, run, statistics_of
+from graphs import network, optimized, run, statistics_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quantized import Parts, held_to_the_bit
@@ -153,11 +153,28 @@ def test_groups_computed_weights_and_what_is_kept_stay():
 
 @pytest.mark.parametrize("batch", [1, "n"])
 @pytest.mark.parametrize("side", [2, 3])
-def test_codes_are_moved_to_the_same_places(side, batch):
-    parts = Parts([batch, 4 * side * side, 6, 10])
-    codes = parts.op("DepthToSpace", [parts.read("x.code")], "space", blocksize=side, mode="DCR")
+@pytest.mark.parametrize(
+    ("op_type", "settings", "channels"), [("DepthToSpace", {"mode": "DCR"}, 36), ("SpaceToDepth", {}, 3)], ids=["depth", "space"]
+)
+def test_codes_are_moved_to_the_same_places(side, batch, op_type, settings, channels):
+    parts = Parts([batch, channels, 6, 12])
+    codes = parts.op(op_type, [parts.read("x.code")], "moved", blocksize=side, **settings)
     model = held_to_the_bit(SpaceByPixelsPass(), parts.model(codes), parts.image())
-    assert "DepthToSpace" not in [node.op_type for node in model.graph]
+    assert {node.op_type for node in model.graph} == {"QuantizeLinear", "Transpose", "Reshape", "DequantizeLinear"}
+
+
+def test_codes_of_open_sizes_go_through_a_space_to_depth(tmp_path):
+    """Between DQ and Q ONNX Runtime computes it in float."""
+    parts = Parts([1, 3, "h", "w"])
+    model = parts.model(parts.op("SpaceToDepth", [parts.read("x.code")], "moved", blocksize=2))
+    kinds = [node.op_type for node in optimized(model, tmp_path).graph.node]
+    assert kinds.count("QuantizeLinear") == 2, "ONNX Runtime has a kernel of codes: the rule can go"
+    image = {"x": parts.generator.standard_normal((1, 3, 4, 6)).astype(np.float32)}
+    before = run(model, image)
+    assert SpaceByPixelsPass()(model).modified
+    assert [node.op_type for node in model.graph] == ["QuantizeLinear", "SpaceToDepth", "DequantizeLinear"]
+    for name, value in run(model, image).items():
+        np.testing.assert_array_equal(value, before[name])
 
 
 @pytest.mark.parametrize(("mode", "shape"), [("CRD", [1, 8, 6, 10]), ("DCR", [1, 8, "h", 10])])
