@@ -172,6 +172,22 @@ class TestArm:
         assert counts[0]["QLinearConv"] == 6, "one of them PRelu's"
         assert counts[0]["Conv"] == 0
 
+    def test_codes_that_only_move_before_float_load_on_x86(self):
+        """From opset 21 on ONNX Runtime fails there on a Q that it has itself put behind the move."""
+        nodes = [
+            conv("x", "a", "stem", "stem.b"),
+            oh.make_node("MaxPool", ["a"], ["m"], "m", kernel_shape=[2, 2], strides=[2, 2]),
+            conv("m", "b", "again"),
+            # Too few values for a scale a channel, which ONNX Runtime moves no Q of.
+            oh.make_node("Reshape", ["b", "rows"], ["r"], "r"),
+            oh.make_node("Softmax", ["r"], ["y"], "y", axis=1),
+        ]
+        moved = network(nodes, TENSORS | {"rows": np.array([1, 16, -1])}, ["y"], opset=21)
+        recipe = Int8(target="arm", method="minmax", placement="all", float_heads=False)
+        made = quantize_static(moved, statistics_of(moved, IMAGES), recipe).model
+        assert Graph(made).reads_codes("r") == [True]
+        assert sqnr(moved, made, IMAGES)["y"] > 20
+
 
 class TestBeforeInputs:
     @pytest.mark.parametrize("target", ["openvino", "tensorrt"])

@@ -37,6 +37,11 @@ _ERRORS = (
 )
 
 
+# ONNX Runtime 1.31 on x86 makes uint8 of int8 activations (`int8.target: arm`), but of a QuantizeLinear that it has put behind what
+# moves codes only the zero point, not the `output_dtype` that it has from opset 21 on, and refuses the graph then. On ARM64, which
+# the file is for, int8 stays.
+_MIXED, _PROPAGATES = "output_dtype INT8 does not match y_zero_point type UINT8", "QDQPropagationTransformer"
+
 # A session's threads go on spinning for a while when a run is over, on the cores of whatever session runs next: four sessions that
 # take turns on two cores took 45 ms a run instead of 16 (YOLOX-nano). Within a run they spin as always.
 _QUIET = {"session.force_spinning_stop": "1"}
@@ -143,12 +148,7 @@ class Session:
             options.optimized_model_filepath = str(save_optimized)
         crash.opened(self.name)
         try:
-            self._session = ort.InferenceSession(
-                model if isinstance(model, bytes) else str(model),
-                options,
-                providers=[PROVIDERS[provider]],
-                disabled_optimizers=list(without),
-            )
+            self._session = _opened(model if isinstance(model, bytes) else str(model), options, PROVIDERS[provider], without)
         except _ERRORS as error:
             raise ModelRunError(
                 f"{self.name}: ONNX Runtime cannot load this graph: {_first_line(error)}",
@@ -263,6 +263,16 @@ class Session:
                     "check the weights and `input:` (scale, mean, std) in params.yaml; an FP16 overflow needs `fp16.keep_float`",
                 )
         return {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in results.items()}
+
+
+def _opened(model: str | bytes, options: ort.SessionOptions, provider: str, without: Sequence[str]) -> ort.InferenceSession:
+    """A session as asked for; of int8 activations where need be without what ONNX Runtime then fails on."""
+    try:
+        return ort.InferenceSession(model, options, providers=[provider], disabled_optimizers=list(without))
+    except _ERRORS as error:
+        if _MIXED not in str(error):
+            raise
+        return ort.InferenceSession(model, options, providers=[provider], disabled_optimizers=[*without, _PROPAGATES])
 
 
 def halved(feeds: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:

@@ -39,7 +39,7 @@ def write_kernel_forms(model: ir.Model) -> None:
     """Apply them all, in place: the same codes, and the same float values up to rounding.
 
     Args:
-        model: with uint8 activations; tuned to the kernels for these on x86.
+        model: tuned to the kernels for uint8 activations on x86; what has codes of another type stays as it is.
     """
     for form in FORMS:
         form()(model)

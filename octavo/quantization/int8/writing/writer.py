@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.kernels.bias_apart import BiasApartPass
 from octavo.graph.passes.kernels.kernel_forms import write_kernel_forms
 from octavo.graph.passes.kernels.protect_float import ProtectFloatPass
 from octavo.quantization.int8.numbers.qparams import QParams
@@ -74,8 +75,10 @@ def write_qdq(
     result = _shaped(graph.closed(), units, {graph.code(name): name for name in scales}, scales)
     for op_type in ("Conv", "ConvTranspose", "Gemm"):
         ProtectFloatPass(op_type)(result)
-    # Tuned to the kernels for uint8; codes of other types are for other machines.
-    if all(chosen.zero_point.dtype == np.uint8 for chosen in scales.values()):
+    # Tuned to the kernels for uint8; int8 activations are for other machines, where a bias makes a float Gemm all the same.
+    if any(chosen.zero_point.dtype == np.int8 for chosen in scales.values()):
+        BiasApartPass()(result)
+    else:
         write_kernel_forms(result)
     return result
 
