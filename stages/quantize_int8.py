@@ -83,7 +83,8 @@ def main() -> None:
                 # What is computed as integers at run time is for ONNX Runtime on x86 in any case.
                 target=spec.int8.target if variant == "int8" or spec.int8.target == "cpu-no-vnni" else "cpu",
             )
-            made["warnings"] = [*result.warnings(repair=spec.int8.repair), *made["warnings"]]
+            share = made["executed"].get("int8_share")
+            made["warnings"] = [*result.warnings(repair=spec.int8.repair, share=share), *made["warnings"]]
             about = {"name": chosen.model, "variant": variant, "spec": spec, "image_input": feeds.image}
             written = write_manifest(temporary, **about, made=made, custom_ops=custom)
             write_text(temporary / "report.md", markdown(written))

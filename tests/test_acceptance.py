@@ -177,6 +177,7 @@ MANIFEST = {
             "kernels": {"int8": {"QLinearConv": 1}, "float": {"Conv": 2}},
             "int8_layers": 1,
             "int8_layers_integer": 1,
+            "int8_share": 0.25,
             "unexpected": [{"node": "e|f", "op_type": "Add", "decided": "float", "runs": "int8", "kernel": "QLinearAdd"}],
             "unresolved": ["g"],
         },
@@ -202,6 +203,7 @@ class TestPage:
         assert "| size | 0.001 MB, 90.0% of FP32's 0.001 MB |" in page
         assert "| mse | 20.1 |" in page
         assert "| tensors with channels equalized | 7 |" in page
+        assert "| multiplications in INT8 | 25.0% |" in page
         assert "| SQNR at the heads, as written | 24.5 dB, 24.0 dB wanted |" in page
         assert "| repair: given back to float, so that `int8.fidelity` holds | 2 | 1 Clip, 1 Conv | `c`, `d` |" in page
         assert "| its input comes from a float node | 1 | 1 Add | `e\\|f` |" in page

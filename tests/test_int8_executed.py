@@ -140,6 +140,27 @@ def test_what_runs_otherwise_is_a_warning_for_the_runtime_that_the_file_is_for(t
     assert any("decided int8 and runs as float" in warning for warning in made["warnings"]) == warned
 
 
+@pytest.mark.parametrize(
+    ("kept", "target", "share", "warned"),
+    [
+        ([], "cpu", 1, []),
+        (["middle", "last"], "cpu", 216 / 344, []),
+        (["stem"], "cpu", 128 / 344, ["37%"]),
+        ([], "tensorrt", 1, []),
+    ],
+)
+def test_how_much_is_int8_is_told_by_multiplications_and_not_by_layers(kept, target, share, warned, tmp_path):
+    model = three_convs()
+    result = quantized(model, keep_float=kept, target=target)
+    save(model, tmp_path / "fp32.onnx")
+    save(result.model, tmp_path / "int8.onnx")
+    paths = (tmp_path / "int8.onnx", tmp_path / "fp32.onnx")
+    made = verified(*paths, result.decisions, samples(), name="f", custom=CustomOps(), sizes=(2, 1), target=target)
+    assert made["executed"]["int8_share"] == pytest.approx(share, abs=1e-4)
+    told = [warning for warning in result.warnings(repair=True, share=share) if "multiplications" in warning]
+    assert [warning.split(" of ")[0] for warning in told] == warned
+
+
 def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypatch):
     """ONNX Runtime's WeightBiasQuantization, with the writer's guard against it taken away."""
     model = three_convs()

@@ -222,7 +222,9 @@ def test_such_a_file_is_accepted_and_its_record_says_that_no_layer_is_int8(timed
         sizes=sizes,
         classes=1,
     )
-    assert made["executed"]["int8_layers"] == 0
+    assert made["executed"]["int8_layers"] == made["executed"]["int8_share"] == 0
+    (warning,) = result.warnings(repair=True, share=0)
+    assert warning.startswith("all layers compute in float")
     assert not made["executed"]["unexpected"]
     assert not made["executed"]["unresolved"]
     assert not {node.get("runs") for node in made["nodes"]} & {"int8", "16-bit"}

@@ -79,7 +79,7 @@ def cost_gates(
     return record, notes
 
 
-def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
     """Judge what was found out about files when they were made.
 
     Args:
@@ -87,15 +87,18 @@ def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any] | None]
         manifests: of the variants, by name; None where a file has none.
 
     Returns:
-        `<variant>.gate.integer_layers` of INT8 variants: whether every quantized layer runs in an integer kernel; and
+        `<variant>.int8_share` of INT8 variants: the share of the multiplications in integer kernels; and of those held to gates
+        `<variant>.gate.integer_layers`: whether every quantized layer runs in such a kernel; and
         `<variant>.gate.parity` of trained ones: whether the file answers as the network in torch that it was written from.
     """
-    record: dict[str, str] = {}
+    record: dict[str, Any] = {}
     for variant, manifest in manifests.items():
         made = manifest["made"] if manifest is not None else {}
-        if variant not in gates.variants or "executed" not in made:
+        ran = made.get("executed", {})
+        if "int8_share" in ran:
+            record[f"{variant}.int8_share"] = ran["int8_share"]
+        if variant not in gates.variants or not ran:
             continue
-        ran = made["executed"]
         record[f"{variant}.gate.integer_layers"] = "pass" if ran["int8_layers_integer"] == ran["int8_layers"] else "fail"
         if "agreement" in made.get("parity", {}):
             record[f"{variant}.gate.parity"] = judge(made["parity"]["agreement"], PARITY)

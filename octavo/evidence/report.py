@@ -148,7 +148,7 @@ def _kept(record: Mapping[str, Any], variant: str, part: str = "") -> str:
 
 
 def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
-    """On what the figures were measured: images, host, execution provider and threads."""
+    """On what the figures were measured: images, host, execution provider and threads; and how much of each file is INT8."""
     setting = (headline_setting(latency) or "").split(".")
     place = {"t": "threads", "b": "batch"}
     words = [setting[0]] + [
@@ -161,9 +161,11 @@ def caption(accuracy: Mapping[str, Any], latency: Mapping[str, Any]) -> str:
     host = f"{latency['host.cpu']}, {latency['host.cores']} cores, VNNI: {'yes' if latency['host.vnni'] else 'no'}"
     held = [f"{part} ({accuracy[f'images.{part}']} images)" for part in _held_out(accuracy)]
     apart = f"; held out, never calibrated on: {', '.join(held)}" if held else ""
+    shares = {variant: accuracy[f"{variant}.int8_share"] for variant in INT8_VARIANTS if f"{variant}.int8_share" in accuracy}
+    integers = ", ".join(f"{variant} {share:.0%}" for variant, share in shares.items())
     return (
         f"{accuracy['images']} images, {accuracy['labelled']} labelled{apart}{read}; speed on host {latency['host.id']} ({host}), "
-        f"{', '.join(words)}, session {latency['host.session']}"
+        f"{', '.join(words)}, session {latency['host.session']}" + (f"; multiplications in INT8: {integers}" if integers else "")
     )
 
 

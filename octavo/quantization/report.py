@@ -76,6 +76,8 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
     ran = made["executed"]
     rows.append(("layers decided INT8", f"{ran['int8_layers']}, of which {ran['int8_layers_integer']} run as integer kernels"))
+    if "int8_share" in ran:
+        rows.append(("multiplications in INT8", f"{ran['int8_share']:.1%}"))
     return rows
 
 

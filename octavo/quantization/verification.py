@@ -17,6 +17,7 @@ from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import executed
 from octavo.quantization.int8.structure.targets import target_of
+from octavo.quantization.share import integer_share
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.session import exact_from, session_config
 
@@ -61,8 +62,8 @@ def verified(
             is in `executed` and no warning: it says nothing of that runtime.
 
     Returns:
-        For the manifest: `nodes`, `executed` (`Executed.record`), `accepted` (`Accepted.record`), `from_bytes`, `size_ratio` and
-        `warnings`, which a user should see.
+        For the manifest: `nodes`, `executed` (`Executed.record`, and `int8_share` where it is known), `accepted`
+        (`Accepted.record`), `from_bytes`, `size_ratio` and `warnings`, which a user should see.
 
     Raises:
         QuantizationError: the file is not to be accepted; see `octavo.quantization.acceptance.accept`.
@@ -89,6 +90,9 @@ def verified(
     with custom.files({"quantized": quantized}) as runs:
         # What stands in for an operator here is not what a service runs: nothing is said of nodes that are cut off.
         ran = executed(graph if graph is not None else part, decisions, optimized_nodes(runs["quantized"]))
+    here = target_of(target).runs_here
+    fed = {name: value.shape for name, value in samples[0][1].items()}
+    share = integer_share(graph if graph is not None else part, ran.nodes, fed, here=here)
     warnings = list(accepted.warnings)
     if kept_db is not None:
         warnings += [
@@ -99,7 +103,6 @@ def verified(
         ]
     if sizes[1] > sizes[0]:
         warnings.append(f"the file is larger than FP32: {sizes[1]:,} bytes against {sizes[0]:,}")
-    here = target_of(target).runs_here
     if ran.unexpected and here:
         listed = [
             f"{each['node']} ({each['op_type']}) was decided {each['decided']} and runs as {each['runs']}"
@@ -110,7 +113,7 @@ def verified(
         warnings.append(f"no kernel was found by name for {_few(ran.unresolved)}")
     return {
         "nodes": ran.nodes,
-        "executed": ran.record(),
+        "executed": ran.record() | ({"int8_share": share} if share is not None else {}),
         "accepted": accepted.record(),
         "from_bytes": sizes[0],
         "size_ratio": round(sizes[1] / sizes[0], 4),

@@ -15,6 +15,9 @@ from octavo.quantization.int8.pricing.costs import CostTable
 
 __all__ = ["Int8Result"]
 
+# Below this share of the multiplications in INT8 a user is told: the file is a float one for the most part.
+_HALF = 0.5
+
 
 @dataclass(frozen=True)
 class Int8Result:
@@ -56,18 +59,30 @@ class Int8Result:
             if found:
                 write_json(folder / name, found)
 
-    def warnings(self, *, repair: bool) -> list[str]:
-        """What a user should know of the choices; `repair`: whether layers might go back to float."""
+    def warnings(self, *, repair: bool, share: float | None = None) -> list[str]:
+        """What a user should know of the choices.
+
+        Args:
+            repair: whether layers might go back to float.
+            share: of the multiplications that are in INT8 (`octavo.quantization.share`); None where it is not known.
+        """
+        if "in_float" in self.measured:
+            why = self.measured["in_float"]
+            stored = "with int8 weights in the file where these are close enough"
+            return [f"all layers compute in float, {stored}: {why}; `repair: false` keeps INT8 as it is"]
+        found = self._of_fidelity(repair=repair)
+        # Weights that are int8 for the file's size alone were never to compute.
+        if share is not None and share < _HALF and not any(decision.arithmetic for decision in self.decisions):
+            found.append(f"{share:.0%} of the multiplications are in INT8, and the others in float: report.md says why")
+        return found
+
+    def _of_fidelity(self, *, repair: bool) -> list[str]:
         if self.unmeasured:
             return [
                 "nothing was measured, as no image is held out: the method is the first of those that `auto` would try, no layer "
                 "goes back to float, and whether `fidelity` holds is not known; `calibrate.held_out` keeps images for that, at "
                 "most a quarter of `calibrate.samples`"
             ]
-        if "in_float" in self.measured:
-            why = self.measured["in_float"]
-            stored = "with int8 weights in the file where these are close enough"
-            return [f"all layers compute in float, {stored}: {why}; `repair: false` keeps INT8 as it is"]
         reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
         if reached is None or wanted is None or reached >= wanted:
             return []

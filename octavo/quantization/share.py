@@ -1,0 +1,34 @@
+"""How much of a network's work is done in integers, by multiplications: a count of layers takes the smallest for the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from octavo.graph.macs import layers_of
+from octavo.graph.readable import readable, shapes_at
+
+__all__ = ["integer_share"]
+
+
+def integer_share(
+    model: ir.Model, nodes: Sequence[Mapping[str, Any]], inputs: Mapping[str, Sequence[int]], *, here: bool = True
+) -> float | None:
+    """Share of the multiply-accumulates (`octavo.graph.macs`) that are done in 8-bit integers.
+
+    Args:
+        model: the graph that the nodes are of.
+        nodes: as `octavo.quantization.executed.Executed` has them.
+        inputs: input to the sizes of what it is fed.
+        here: whether what ONNX Runtime runs counts; else what was decided does, as where no kernel was found.
+
+    Returns:
+        0 to 1; None where no layer's sizes are known, or there is none.
+    """
+    plain = readable(model)
+    ran = {each["node"]: (each.get("runs") if here else None) or each.get("arithmetic", each["precision"]) for each in nodes}
+    macs = {layer.node.name: layer.macs for layer in layers_of(plain, shapes_at(plain, inputs)) if layer.macs}
+    total = sum(macs.values())
+    return round(sum(count for name, count in macs.items() if ran.get(name) == "int8") / total, 4) if total else None
