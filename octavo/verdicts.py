@@ -39,6 +39,8 @@ ASKED = {
     "size": "no larger than FP32",
     "speed": "no slower than FP32 (the log of `validate` has the ratio)",
 }
+# Of `retained` without a figure.
+NOTHING_TO_KEEP = "FP32's own metric is 0, of which nothing can be kept"
 # Records hold six digits: what differs by less cannot be told from equal.
 RESOLUTION = 2e-6
 
@@ -80,7 +82,8 @@ class Verdict:
     def measured(self) -> str:
         """The figure with its interval: `0.912 [0.880, 0.940]`, named where the gate does not name it; empty where unknown."""
         if self.value is None:
-            return ""
+            # `validate` writes no ratio to nothing, and fails the gate for FP32's sake.
+            return NOTHING_TO_KEEP if (self.gate, self.answer) == ("retained", FAIL) else ""
         name = "" if self.figure == self.gate else f"{self.figure} "
         interval = f" [{self._form(self.low)}, {self._form(self.high)}]" if self.low is not None and self.high is not None else ""
         return f"{name}{self._form(self.value)}{interval}"

@@ -1,5 +1,7 @@
 """Fidelity, task scores, bootstrap, gates and tables against figures worked out another way."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx.helper as oh
 import onnx.numpy_helper as onh
@@ -15,6 +17,7 @@ from octavo.calibration.collector import collect
 from octavo.errors import DataError, ModelRunError
 from octavo.evidence import layers
 from octavo.evidence.bootstrap import Interval, paired
+from octavo.evidence.cost import kernel_gates
 from octavo.evidence.fidelity import Fidelity, cosine
 from octavo.evidence.gates import judge, judge_interval
 from octavo.evidence.layers import layer_noise
@@ -22,7 +25,7 @@ from octavo.evidence.report import headings, markdown, resolutions, rows, tradeo
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
-from octavo.params.grammar import Classification, Input, Int8, ModelSpec, Segmentation, Validate
+from octavo.params.grammar import Classification, Gates, Input, Int8, ModelSpec, Segmentation, Validate
 from octavo.quantization.int8 import quantize_static
 from octavo.runtime.noise import SQNR_CAP, sqnr_db
 from octavo.runtime.session import Session
@@ -30,6 +33,7 @@ from octavo.tasks.classification import ClassificationScore
 from octavo.tasks.exported import as_read
 from octavo.tasks.ranking import class_scores
 from octavo.tasks.registry import compared_outputs
+from octavo.verdicts import verdicts
 
 TASK = Classification(name="classification")
 SPEC = Input(size=(32, 32))
@@ -62,6 +66,24 @@ class TestFidelity:
         assert metrics["max_abs_diff"] == pytest.approx(np.abs(truth - other).max())
         assert metrics["cosine_min"] == pytest.approx(min(cosine(a, b) for a, b in zip(truth, other, strict=True)))
         assert "sqnr_db.y" not in metrics
+
+    @pytest.mark.parametrize("wild", [1, 1e4])
+    def test_maps_of_nothing_point_nowhere(self, wild):
+        """A heat map's values of 1e-4 on a photo without text differ in direction by rounding alone."""
+        generator = np.random.default_rng(0)
+        running = Fidelity()
+        something = [np.abs(generator.standard_normal(1000)) for _ in range(12)]
+        # One image with more than all others together says nothing of what is blank on them.
+        something[0] = something[0] * wild
+        nothing = [1e-3 * generator.standard_normal(1000) for _ in range(20)]
+        for truth in (*something, *nothing):
+            running.update({"map": truth}, {"map": truth + 1e-3 * generator.standard_normal(1000)})
+        assert running.metrics()["cosine_min"] > 0.999
+        assert len(running.cosines) == 32
+        # What a variant alone sees is no likeness, nor what it alone misses.
+        running.update({"map": nothing[0]}, {"map": something[1]})
+        running.update({"map": something[1]}, {"map": nothing[0]})
+        assert max(running.cosines[-2:]) < 0.1
 
     def test_the_worst_output_counts_and_each_is_named(self):
         fidelity = Fidelity()
@@ -250,6 +272,19 @@ class TestValidation:
         assert record["int8.sqnr_db"] > 20
         assert [row["image"] for row in validation.rows()] == [f"{place}.png" for place in range(12)]
 
+    def test_where_fp32_has_nothing_right_the_record_blames_no_variant(self, sessions):
+        def wrong():
+            for item, tensor in images(4):
+                best = int(sessions["fp32"].run({"image": tensor})["logits"].argmax())
+                yield replace(item, label=(best + 1) % 4), tensor
+
+        validation = Validation(TASK, SPEC, sessions, Feeds("image"))
+        validation.run(wrong())
+        record = validation.record(Validate(bootstrap=200))
+        assert record["warning"].split("; ")[-1] == "`gate.retained` fails for every variant, as FP32's own top1 is 0"
+        (found,) = [one for one in verdicts(record, None) if one.gate == "retained"]
+        assert str(found) == "int8.gate.retained: fail: FP32's own metric is 0, of which nothing can be kept"
+
     def test_the_order_of_images_changes_nothing(self, sessions):
         records = []
         for order in (1, -1):
@@ -343,6 +378,15 @@ class TestReport:
         assert int8["gates"] == "inconclusive"
         assert "SQNR dB" not in int8, "no variant has it"
         assert "AP" not in int8
+
+    def test_how_much_of_a_file_is_int8(self):
+        manifests = {
+            variant: {"made": {"executed": {"int8_layers": 2, "int8_layers_integer": 2, "int8_share": share}}}
+            for variant, share in (("int8", 0.9231), ("int8_dynamic", 0.004))
+        }
+        record = kernel_gates(Gates(), manifests | {"fp32": None, "fp16": {"made": {}}})
+        assert record == {"int8.int8_share": 0.9231, "int8.gate.integer_layers": "pass", "int8_dynamic.int8_share": 0.004}
+        assert "; multiplications in INT8: int8 92%, int8_dynamic 0%" in markdown("m", self.accuracy | record, self.latency)
 
     def test_markdown_names_host_provider_and_threads(self):
         text = markdown("m", self.accuracy, self.latency)

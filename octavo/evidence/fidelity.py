@@ -11,6 +11,11 @@ from octavo.runtime.noise import sqnr_db
 
 __all__ = ["Fidelity", "cosine"]
 
+# An image's outputs are blank below this share (30 dB) of the energy that FP32's have where they have much: maps and scores of
+# photos on which there is nothing, whose direction is chance. Much is the images' quantile, so that neither many blank ones nor a
+# single wild one decides.
+_BLANK, _MUCH = 1e-3, 0.9
+
 
 def cosine(first: np.ndarray, second: np.ndarray) -> float:
     """Cosine of two arrays as flat vectors; 1 for two zero vectors, 0 where only one is zero."""
@@ -29,14 +34,25 @@ class Fidelity:
 
     Attributes:
         signal, noise: per output, sums of squares of FP32's values and of the difference.
-        cosines: per image, over all outputs together.
+        directions: per image, the cosine over all outputs together, whatever their size.
+        energies: per image, the sums of squares of FP32's values and of the variant's.
         largest: per output, the largest absolute difference.
     """
 
     signal: dict[str, float] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
-    cosines: list[float] = field(default_factory=list)
+    directions: list[float] = field(default_factory=list)
+    energies: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def cosines(self) -> list[float]:
+        """Per image, the cosine over all outputs together; 1 where both models' are blank beside FP32's on other images."""
+        if not self.energies:
+            return []
+        energies = np.array(self.energies)
+        blank = energies.max(axis=1) <= _BLANK * np.quantile(energies[:, 0], _MUCH)
+        return [1.0 if nothing else value for nothing, value in zip(blank, self.directions, strict=True)]
 
     def update(self, reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> None:
         """Add one image's outputs; outputs whose shapes differ (a different number of boxes) count by their common part."""
@@ -51,7 +67,9 @@ class Fidelity:
             firsts.append(a.ravel())
             seconds.append(b.ravel())
         if firsts:
-            self.cosines.append(cosine(np.concatenate(firsts), np.concatenate(seconds)))
+            both = np.concatenate(firsts), np.concatenate(seconds)
+            self.directions.append(cosine(*both))
+            self.energies.append((float(both[0] @ both[0]), float(both[1] @ both[1])))
 
     def metrics(self) -> dict[str, float]:
         """`sqnr_db` (of the worst output), `cosine_mean`, `cosine_min`, `max_abs_diff`; `sqnr_db.<output>` for several.
@@ -61,10 +79,11 @@ class Fidelity:
         if not self.signal:
             return {}
         each = {name: sqnr_db(self.signal[name], self.noise[name]) for name in self.signal}
+        cosines = self.cosines
         found = {
             "sqnr_db": min(each.values()),
-            "cosine_mean": float(np.mean(self.cosines)),
-            "cosine_min": float(np.min(self.cosines)),
+            "cosine_mean": float(np.mean(cosines)),
+            "cosine_min": float(np.min(cosines)),
             "max_abs_diff": max(self.largest.values()),
         }
         return found | ({f"sqnr_db.{name}": value for name, value in each.items()} if len(each) > 1 else {})

@@ -193,12 +193,12 @@ class Validation:
     def rows(self) -> list[dict[str, Any]]:
         """One row an image: file, content hash, label and what each variant says, for a reviewer to look at single cases."""
         rows = []
+        cosines = {variant: found for variant, fidelity in self.fidelity.items() if (found := fidelity.cosines)}
         for place, item in enumerate(self.images):
             row: dict[str, Any] = {"image": item.name, "sha256": item.sha256}
             row["label"] = len(item.objects) if item.objects is not None else "" if item.label is None else item.label
             for variant, score in self.scores.items():
                 row |= {f"{variant}.{key}": value for key, value in score.row(place).items()}
-            cosines = {variant: fidelity.cosines for variant, fidelity in self.fidelity.items() if fidelity.cosines}
             row |= {f"{variant}.cosine": round(each[place], 6) for variant, each in cosines.items()}
             rows.append(row)
         return [*rows, *(row for part in self.apart.values() for row in part.rows())]
@@ -215,6 +215,8 @@ def _warnings(truth: Score, figures: Mapping[str, Any], found: Mapping[str, Any]
         yield f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
     if truth.doubted is not None and figures.get(truth.metric, 1.0) < truth.doubted[0]:
         yield f"FP32's {truth.metric} is {figures[truth.metric]:.3f}: {truth.doubted[1]}"
+    if truth.labelled and figures.get(truth.metric) == 0:
+        yield f"`gate.retained` fails for every variant, as FP32's own {truth.metric} is 0"
 
 
 def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:
