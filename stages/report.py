@@ -8,7 +8,7 @@ from rich.table import Table
 
 from octavo import cli
 from octavo.errors import DataError
-from octavo.evidence import report
+from octavo.evidence import remarks, report, series
 from octavo.files import read_json, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
@@ -25,11 +25,11 @@ def main() -> None:
     console = Console(width=None if Console().is_terminal else 180)
     for name in load(chosen.params).models:
         accuracy, latency = _records(name)
-        caption = report.caption(accuracy, latency)
+        caption = remarks.caption(accuracy, latency)
         console.print(_table(report.headings(accuracy), *report.rows(accuracy, latency), title=name, caption=caption))
         for parts in [*report.part_tables(accuracy), *filter(None, [report.provider_table(latency)])]:
             console.print(_table(*parts, title=f"{name}: {parts[0][1]}"))
-        for note in [*report.stood_in(accuracy), *report.missing(accuracy), *report.shortfalls(latency)]:
+        for note in [*remarks.stood_in(accuracy), *remarks.missing(accuracy), *remarks.shortfalls(latency)]:
             console.print(f"note: {note}")
     console.print("models:  models/<model>/<variant>/model.onnx, each with its manifest.json")
     console.print("metrics: metrics/<model>/ (dvc metrics show, dvc metrics diff --md, dvc plots show)")
@@ -47,9 +47,9 @@ def _table(columns: tuple[str, ...], *rows: tuple[str, ...], title: str, caption
 def _write(name: str) -> None:
     accuracy, latency = _records(name)
     write_text(metrics_dir(name) / "report.md", report.markdown(name, accuracy, latency))
-    write_csv(metrics_dir(name) / "tradeoff.csv", report.tradeoff(accuracy, latency))
-    write_csv(metrics_dir(name) / "resolutions.csv", report.resolutions(accuracy, latency))
-    for note in report.shortfalls(latency):
+    write_csv(metrics_dir(name) / "tradeoff.csv", series.tradeoff(accuracy, latency))
+    write_csv(metrics_dir(name) / "resolutions.csv", series.resolutions(accuracy, latency))
+    for note in remarks.shortfalls(latency):
         say(f"note: {name}: {note}")
 
 

@@ -14,7 +14,7 @@ from octavo.evidence.baseline import torch_baseline
 from octavo.evidence.cost import cost_gates, kernel_gates
 from octavo.evidence.layers import layer_noise, read_growth, write_noise
 from octavo.evidence.pictures import write_pictures
-from octavo.evidence.report import remarks
+from octavo.evidence.remarks import remarks
 from octavo.evidence.resolutions import at_resolutions
 from octavo.evidence.roc import COLUMNS, roc_rows
 from octavo.evidence.validation import Validation

@@ -18,8 +18,8 @@ from octavo.evidence import cost
 from octavo.evidence.bootstrap import Interval
 from octavo.evidence.cost import cost_gates, speed_ratio
 from octavo.evidence.gates import judge_interval
+from octavo.evidence.remarks import shortfalls
 from octavo.evidence.report import markdown as metrics_page
-from octavo.evidence.report import shortfalls
 from octavo.graph.selection import selects
 from octavo.params.grammar import Gates
 from octavo.quantization import acceptance

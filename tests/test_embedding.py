@@ -16,7 +16,8 @@ from PIL import Image
 from octavo.errors import DataError, ModelRunError, ParamsError
 from octavo.evidence.bootstrap import Interval, paired
 from octavo.evidence.gates import judge_drop
-from octavo.evidence.report import headings, remarks
+from octavo.evidence.remarks import remarks
+from octavo.evidence.report import headings
 from octavo.evidence.roc import POINTS, roc_rows
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item

@@ -21,7 +21,8 @@ from octavo.evidence.cost import kernel_gates
 from octavo.evidence.fidelity import Fidelity, cosine
 from octavo.evidence.gates import judge, judge_interval
 from octavo.evidence.layers import layer_noise
-from octavo.evidence.report import headings, markdown, resolutions, rows, tradeoff
+from octavo.evidence.report import headings, markdown, rows
+from octavo.evidence.series import resolutions, tradeoff
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds

@@ -15,7 +15,8 @@ from test_segmentation import masks, network, pair, write
 
 from octavo.errors import DataError, ParamsError
 from octavo.evidence.pictures import write_pictures
-from octavo.evidence.report import caption, part_tables
+from octavo.evidence.remarks import caption
+from octavo.evidence.report import part_tables
 from octavo.evidence.validation import Validation
 from octavo.images.dataset import Images, open_set
 from octavo.images.feeds import Feeds

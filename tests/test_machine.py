@@ -19,7 +19,8 @@ from scmrepo.git import Git
 
 from octavo.deploy.loader import load
 from octavo.errors import ModelRunError
-from octavo.evidence.report import headline_setting, markdown, provider_table
+from octavo.evidence.report import markdown, provider_table
+from octavo.evidence.series import headline_setting
 from octavo.files import read_json, write_json
 from octavo.layout import HOSTS, host_record
 from octavo.manifest import own_manifest

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from octavo.errors import DataError
-from octavo.evidence.report import resolutions, tradeoff
+from octavo.evidence.series import resolutions, tradeoff
 from octavo.evidence.validation import Validation
 from octavo.graph.outputs import classes_told_apart, in_unit
 from octavo.images.dataset import Classes, Item, open_set

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.evidence.report import headline_setting
+from octavo.evidence.series import headline_setting
 from octavo.layout import VARIANTS
 from octavo.review.markdown import Section, code, folded, plural, table
 from octavo.review.records import LEDGER, Record, Side

@@ -31,10 +31,10 @@ class WholeWindowsPass(NodePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Edit the model."""
-        if (model.opset_imports.get("") or 0) < _MENDED:
-            InferShapesPass()(model)
-            return super().call(model)
-        return ir.passes.PassResult(model, False)
+        if (model.opset_imports.get("") or 0) >= _MENDED or not any(map(self._is_offered, model.graph)):
+            return ir.passes.PassResult(model, False)
+        InferShapesPass()(model)
+        return super().call(model)
 
     def _is_offered(self, node: ir.Node) -> bool:
         if node.op_type not in ("AveragePool", "LpPool", "MaxPool") or node.domain not in ("", "ai.onnx"):
