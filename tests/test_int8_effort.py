@@ -1,5 +1,7 @@
 """`effort: high`: rounding by a layer's inputs, ranges by the error at the heads, and that neither can make a network worse."""
 
+import tracemalloc
+from collections.abc import Callable
 from functools import partial
 
 import graphs
@@ -22,7 +24,7 @@ from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting import cuts, refinement
 from octavo.quantization.int8.fitting.cuts import searched_scales
-from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of
+from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, moment_bytes, rows_of
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
 from octavo.quantization.int8.noise.judge import HeadJudge
@@ -174,10 +176,33 @@ def test_sums_of_products_take_four_bytes_until_they_may_not_fit():
     rows = np.full((1, 30000, 3), 255, np.float32)
     moments = Moments(1, 3)
     moments.add(rows)
-    assert moments._products.dtype == np.int32
+    assert moments._products[0].dtype == np.int32
     moments.add(rows)
     # 3.9e9 of each pair of columns, beyond what 32 bits hold.
     assert np.array_equal(moments.taken(about_mean=False), np.full((1, 3, 3), 255.0**2))
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Bytes of Python's and NumPy's memory that something takes at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_half_of_symmetric_sums_is_held_and_rounding_takes_one_copy_of_the_moments():
+    columns = 2048
+    rows = np.random.default_rng(0).integers(0, 256, (1, 64, columns)).astype(np.float32)
+    moments = Moments(1, columns)
+    moments.add(rows)
+    assert sum(one.nbytes for one in moments._products) == moment_bytes(1, columns) < 0.65 * 4 * columns**2
+    whole = []
+    assert peak_of(lambda: whole.append(moments.taken(about_mean=True))) < 1.1 * 8 * columns**2
+    weights = np.random.default_rng(1).standard_normal((1, 4, columns))
+    layer = (weights, scales_for(weights, whole[0], 127))
+    assert peak_of(lambda: list(rounded_codes([layer], whole[0], 127))) < 1.3 * whole[0].nbytes
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ are exact in it. int32 takes their sums, in half of float64's memory, which take
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator
 from threading import Lock
 
@@ -15,14 +16,15 @@ import onnx_ir as ir
 
 from octavo.quantization.int8.numbers.weights import channel_axis, weights_of
 
-__all__ = ["Moments", "as_rows", "as_weights", "rows_of", "rows_read"]
+__all__ = ["Moments", "as_rows", "as_weights", "moment_bytes", "rows_of", "rows_read"]
 
 # Rows wait until they are this share of the columns, so that what waits is little beside the products: of a few rows (3x3 positions
 # of 512 channels and 3x3 weights) it takes longer to add the products, 170 MB, than to multiply.
 _AT_ONCE = 8
 # Rows of moments that are worked on at once: 130 MB are what 4032 columns (3x3 positions of 448 channels) have.
 _STRIPE = 64
-# The same where products are made: what is added lies in the processor's cache. They are symmetric, and made from the diagonal on.
+# The same where products are made: what is added lies in the processor's cache. They are symmetric, and made and held from the
+# diagonal on.
 _PRODUCTS = 512
 # Sums of whole numbers up to this are exact in float32, and up to that in int32.
 _EXACT, _WHOLE = 1 << 24, (1 << 31) - 1
@@ -41,7 +43,7 @@ class Moments:
     def __init__(self, groups: int, columns: int) -> None:
         self.count = 0
         self._sum = np.zeros((groups, columns))
-        self._products = np.zeros((groups, columns, columns), np.int32)
+        self._products = [np.zeros(shape, np.int32) for shape in _stripes(groups, columns)]
         # No sum of products is larger.
         self._most = 0.0
         self._waiting: list[np.ndarray] = []
@@ -67,16 +69,16 @@ class Moments:
         count = int(_EXACT // most)
         with self._lock:
             self._most += most * rows.shape[1]
-            if self._most > _WHOLE and self._products.dtype == np.int32:
-                self._products = self._products.astype(np.float64)
+            if self._most > _WHOLE and self._products[0].dtype == np.int32:
+                self._products = [one.astype(np.float64) for one in self._products]
         if not count:  # 16-bit codes
             rows, count = rows.astype(np.float64), rows.shape[1]
-        for start in range(0, rows.shape[2], _PRODUCTS):
+        for place, start in enumerate(range(0, rows.shape[2], _PRODUCTS)):
             stripe = slice(start, start + _PRODUCTS)
             for few in _few(rows, count):
                 products = few[..., stripe].transpose(0, 2, 1) @ few[..., start:]
                 with self._lock:
-                    self._products[:, stripe, start:] += products.astype(self._products.dtype, copy=False)
+                    self._products[place] += products.astype(self._products[place].dtype, copy=False)
         with self._lock:
             self._sum += rows.sum(axis=1, dtype=np.float64)
 
@@ -93,17 +95,27 @@ class Moments:
 
     def taken(self, *, about_mean: bool) -> np.ndarray:
         """Moments about the mean or about zero, (groups, columns, columns) float64: to be had once, the sums are gone then."""
-        mean, moments = self.mean, self._products.astype(np.float64, copy=False)
-        self._products = np.zeros(0)
-        moments /= max(1, self.count)
-        for start in range(0, moments.shape[1], _PRODUCTS):
+        mean, size = self.mean, self._sum.shape[1]
+        moments = np.empty((*self._sum.shape, size))
+        for start in range(0, size, _PRODUCTS):
             stop = start + _PRODUCTS
+            np.divide(self._products.pop(0), max(1, self.count), out=moments[:, start:stop, start:])
             moments[:, stop:, start:stop] = moments[:, start:stop, stop:].swapaxes(1, 2)
         if about_mean:
-            for start in range(0, moments.shape[1], _STRIPE):
+            for start in range(0, size, _STRIPE):
                 stripe = slice(start, start + _STRIPE)
                 moments[:, stripe] -= mean[:, stripe, None] * mean[:, None, :]
         return moments
+
+
+def moment_bytes(groups: int, columns: int) -> int:
+    """What `Moments` hold of a layer with so many groups and columns."""
+    return sum(np.dtype(np.int32).itemsize * math.prod(shape) for shape in _stripes(groups, columns))
+
+
+def _stripes(groups: int, columns: int) -> list[tuple[int, int, int]]:
+    """Shapes of the products that are held: rows from the diagonal on."""
+    return [(groups, min(_PRODUCTS, columns - start), columns - start) for start in range(0, columns, _PRODUCTS)]
 
 
 def _few(rows: np.ndarray, count: int) -> Iterator[np.ndarray]:

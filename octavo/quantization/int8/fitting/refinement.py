@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.draft import Feeds, Plan
-from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, rows_of, rows_read
+from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, moment_bytes, rows_of, rows_read
 from octavo.quantization.int8.fitting.rounding import rounded_codes, scales_for
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.sums16 import least_scales
@@ -246,8 +246,7 @@ def _parts(layers: Sequence[list[list[Unit]]]) -> Iterator[list[list[list[Unit]]
     part: list[list[list[Unit]]] = []
     total = 0
     for those in layers:
-        groups, columns = _columns(those[0][0])
-        size = 4 * groups * columns**2 * len(those[0])
+        size = moment_bytes(*_columns(those[0][0])) * len(those[0])
         if part and total + size > bound:
             yield part
             part, total = [], 0
