@@ -220,7 +220,7 @@ def _placed(
 
 def _attended(model: ir.Model, judge: Judge | None, images: Images | None) -> Attended:
     """How much each place of heads counts on the calibration images that shifts are measured on."""
-    if judge is None or images is None or not images.calibration:
+    if judge is None or not judge.attends or images is None or not images.calibration:
         return {}
     return judge.on(model, images.calibration[:SHIFTED]).attended()
 

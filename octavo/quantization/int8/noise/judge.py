@@ -56,7 +56,12 @@ class Judge(ABC):
         model: FP32, as prepared for INT8.
         heads: names of the tensors to compare.
         samples: feeds, batch dimension 1.
+
+    Attributes:
+        attends: whether some places of heads count more than others (`attended`).
     """
+
+    attends = False
 
     def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.heads = list(heads)

@@ -79,6 +79,8 @@ class _Rows:
 class ObjectJudge(Judge):
     """Expected share of AP lost; made by `judge_of`."""
 
+    attends = True
+
     def __init__(
         self,
         model: ir.Model,
