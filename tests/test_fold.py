@@ -5,7 +5,7 @@ import onnx
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import network, run
+from graphs import network, run, sqnr, statistics_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +16,9 @@ from octavo.graph.passes.cleaning.fold_pad import FoldPadPass
 from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
 from octavo.graph.passes.cleaning.pad_apart import PadApartPass
 from octavo.graph.passes.cleaning.pick_part import PickPartPass
+from octavo.graph.passes.cleaning.sum_apart import SumApartPass
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import quantize_static
 
 GENERATOR = np.random.default_rng(23)
 IMAGE = {"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)}
@@ -506,3 +509,39 @@ def test_another_axis_and_another_reader_keep_the_concat():
     nodes[-1] = oh.make_node("Gather", ["all", "index"], ["y"], "take", axis=1)
     nodes.append(oh.make_node("Neg", ["all"], ["z"], "other"))
     assert "Concat" in alike(network(nodes, {"index": np.int64(1)}, ["y", "z"]), PickPartPass())
+
+
+def branches(outputs: list[str]) -> ir.Model:
+    """RepVGG's two branches, of 21 channels: no multiple of what ONNX Runtime's blocked layout holds."""
+    shapes = {"p": (21, 21, 3, 3), "q": (21, 21, 1, 1), "b": (21,)}
+    nodes = [
+        oh.make_node("Conv", ["x", "q"], ["m"], "m"),
+        oh.make_node("Conv", ["m", "p", "b"], ["a"], "a", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["m", "q"], ["c"], "c"),
+        oh.make_node("Add", ["a", "c"], ["s"], "s"),
+        oh.make_node("Sigmoid", ["s"], ["y"], "y"),
+    ]
+    weights = {name: GENERATOR.standard_normal(shape).astype(np.float32) / 8 for name, shape in shapes.items()}
+    return network(nodes, weights, outputs, inputs={"x": [1, 21, 16, 16]})
+
+
+def test_a_conv_that_is_put_out_and_summed_loads_in_every_form():
+    """ONNX Runtime takes the sum and the activation into it, and misses the output then."""
+    model, image = branches(["a", "y"]), {"x": GENERATOR.standard_normal((1, 21, 16, 16)).astype(np.float32)}
+    expected = run(model, image, optimization="off")
+    with pytest.raises(ModelRunError, match="producing output: a"):
+        run(model, image)
+    clean(model, 18)
+    found = run(model, image)
+    assert list(found) == ["a", "y"]
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+    statistics = statistics_of(model, [image])
+    for recipe in ({}, {"keep_float": ["a", "c", "s"]}, {"target": "openvino"}, {"target": "tensorrt"}, {"format": "qoperator"}):
+        made = quantize_static(model, statistics, Int8(placement="all", **recipe)).model
+        assert min(sqnr(model, made, [image]).values()) > 20
+
+
+@pytest.mark.parametrize("outputs", [["y"], ["m", "y"], ["s", "y"]])
+def test_what_is_not_put_out_or_has_other_readers_stays(outputs):
+    assert not SumApartPass()(branches(outputs)).modified

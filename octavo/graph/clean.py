@@ -25,6 +25,7 @@ from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_apart import PadApartPass
 from octavo.graph.passes.cleaning.pick_part import PickPartPass
+from octavo.graph.passes.cleaning.sum_apart import SumApartPass
 from octavo.graph.passes.cleaning.sure_softmax import SureSoftmaxPass
 from octavo.graph.passes.cleaning.swapped_axes import SwappedAxesPass
 from octavo.graph.passes.cleaning.whole_windows import WholeWindowsPass
@@ -43,7 +44,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
        no Identity, no Dropout and no unused node is left but those that outputs need, no part of a Concat is made that nobody takes
        out of it again, and attention has no mask that hides nothing and no guard against one;
     4. every node has a name of its own;
-    5. no Pad stands before a Conv or MaxPool that can pad itself, and ONNX Runtime moves none into a MaxPool that cannot;
+    5. no Pad stands before a Conv or MaxPool that can pad itself, and ONNX Runtime moves none into a MaxPool that cannot, nor a sum
+       into a Conv that the graph puts out;
     6. no weight is so small that float32 results do not depend on it, which makes some CPUs ten times as slow;
     7. shapes are inferred, and none is believed that the file states inside a loop's body;
     8. no Einsum is left that a product of matrices computes;
@@ -93,7 +95,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     if NodeNamesPass()(model).modified or named:
         notes.append("nodes without a name of their own were named")
     pads = _count(model, "Pad")
-    for edit in (FoldPadPass(), PadApartPass()):
+    for edit in (FoldPadPass(), PadApartPass(), SumApartPass()):
         edit(model)
     if pads > _count(model, "Pad"):
         notes.append(f"{pads - _count(model, 'Pad')} Pad nodes folded into the Conv or MaxPool behind them")
