@@ -22,7 +22,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.fitting import cuts, refinement
+from octavo.quantization.int8.fitting import cuts, refinement, rounding
 from octavo.quantization.int8.fitting.cuts import searched_scales
 from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, moment_bytes, rows_of
 from octavo.quantization.int8.fitting.refinement import refined_codes
@@ -62,6 +62,29 @@ def test_rounding_by_the_inputs_never_costs_more_than_rounding_to_nearest(seed, 
     before, after = cost_of(nearest, weights, steps, noticed), cost_of(codes, weights, steps, noticed)
     assert (after <= before * (1 + 1e-9) + 1e-12).all()
     assert np.array_equal(codes, *rounded_codes([(weights, scale)], moments, limit))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), shape=SHAPES, limit=st.sampled_from([2, 127]), block=st.sampled_from([1, 3, 64]))
+def test_errors_are_passed_on_as_by_the_inverse_of_the_moments(seed, shape, limit, block):
+    """GPTQ as its paper has it: each column's error over what is left of the inverse, times its row, off the columns behind."""
+    weights, moments = layer(seed, shape)
+    moments = damped(moments)
+    scale = np.abs(weights).max(axis=2) / limit
+    order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
+    wanted = np.empty_like(weights)
+    for group, turn in enumerate(order):
+        left, columns = weights[group][:, turn].copy(), list(turn)
+        for place, column in enumerate(columns):
+            code = np.clip(np.rint(left[:, place] / scale[group]), -limit, limit)
+            wanted[group][:, column] = code
+            inverse = np.linalg.inv(moments[group][np.ix_(columns[place:], columns[place:])])
+            error = (left[:, place] - code * scale[group]) / inverse[0, 0]
+            left[:, place:] -= error[:, None] * inverse[0]
+    root = np.stack([rounding._root(own, turn) for own, turn in zip(moments, order, strict=True)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounding, "_BLOCK", block)
+        assert np.array_equal(rounding._passed_on(weights, scale, order, root, limit), wanted)
 
 
 def test_correlated_inputs_let_rounding_cost_far_less():
