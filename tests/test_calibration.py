@@ -1,5 +1,6 @@
 """Statistics merge exactly whatever the order and partition; ranges do what their methods promise."""
 
+import itertools
 import math
 from functools import partial
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from octavo.calibration.choice import chosen_ranges
-from octavo.calibration.collector import collect
+from octavo.calibration.collector import GROUP_BYTES, collect
 from octavo.calibration.histogram import BINS, COUNTED, add_counts, bin_edges, bin_middles, stride
 from octavo.calibration.observed import observed, quantizable
 from octavo.calibration.probes import Probes
@@ -24,7 +25,7 @@ from octavo.calibration.ranges import METHODS, tensor_range
 from octavo.calibration.statistics import Statistics, TensorStatistics
 from octavo.errors import CalibrationError, ModelRunError, OutputError
 from octavo.params.grammar import Int8
-from octavo.runtime.tensors import float_activations, open_groups, read_tensors
+from octavo.runtime.tensors import float_activations, group_names, open_groups, read_tensors
 
 FINITE = st.floats(-(2.0**40), 2.0**40, width=32)
 
@@ -764,6 +765,23 @@ class TestCollector:
         found, alone = (next(group.read(sample) for group in open_groups(model, [names])) for names in (["a", "y"], ["a"]))
         np.testing.assert_allclose(found["a"], alone["a"], rtol=1e-5)
         assert list(found) == ["a", "y"]
+
+    @pytest.mark.parametrize(
+        ("sizes", "count"),
+        [
+            (["boxes", "classes", 4], 1),
+            ([None, None, None, 2], 1),
+            (["batch", 64, "height", "width"], 4),
+            (None, 4),
+        ],
+    )
+    def test_boxes_whose_number_nobody_knows_are_read_in_one_run(self, sizes, count):
+        """A tail of boxes is dozens of small tensors; maps of open height and width are large."""
+        shape = ir.Shape(sizes) if sizes is not None else None
+        values = [ir.Value(name=f"v{place}", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)) for place in range(40)]
+        nodes = [ir.node("Relu", [one], outputs=[other]) for one, other in itertools.pairwise(values)]
+        graph = ir.Graph(values[:1], values[-1:], nodes=nodes, opset_imports={"": 18})
+        assert len(group_names(ir.Model(graph, ir_version=9), [value.name for value in values], GROUP_BYTES)) == count
 
     def test_nan_no_images_and_unknown_tensors(self):
         broken = small_network(weights={"stem.bias": np.full(8, np.nan, np.float32)})

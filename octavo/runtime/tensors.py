@@ -22,8 +22,10 @@ from octavo.runtime.shapes import shape_of
 
 __all__ = ["Group", "bytes_of", "drop_unneeded", "float_activations", "group_names", "images_within", "open_groups", "read_tensors"]
 
-# A tensor whose size the graph does not tell counts as this many bytes.
-_UNKNOWN = 8 << 20
+# A tensor of which the graph does not tell how many sizes it has counts as this many bytes, and so does a map of open height and
+# width. Of others with open sizes the first counts as this, of rows that values choose (boxes), and any behind it.
+_UNKNOWN, _ROWS, _OPEN = 8 << 20, 100, 10
+_MAP = 4  # axes
 # Constants below this size stay in the graph: shape inference reads axes and sizes there.
 _SMALL = 256
 # ONNX Runtime 1.31 fuses a Conv whose channels its blocks do not hold (21, of a D-FINE-N) with the Add and the activation behind
@@ -241,7 +243,12 @@ def bytes_of(value: ir.Value) -> int:
     """A tensor's size for one image, as far as the graph tells or was seen (`shapes`)."""
     # A symbolic batch dimension is 1 here: images are read one at a time.
     shape = shape_of(value)
-    return 4 * math.prod(shape[1:]) if shape is not None else _UNKNOWN
+    if shape is not None:
+        return 4 * math.prod(shape[1:])
+    sizes = list(value.shape or ())
+    if not sizes or (len(sizes) == _MAP and not any(isinstance(size, int) for size in sizes[2:])):
+        return _UNKNOWN
+    return 4 * math.prod(size if isinstance(size, int) else _OPEN if place else _ROWS for place, size in enumerate(sizes))
 
 
 def images_within(model: ir.Model, most: float, at_most: int) -> int:
