@@ -23,8 +23,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     arguments.add_argument("--rounds", type=at_least(0), default=40, help="timed runs of each variant (default: 40; 0: none)")
     arguments.add_argument(
         "--openvino-python",
-        type=Path,
-        default=environment_path(OPENVINO),
+        type=_openvino,
+        # Read as the option is: argparse has strings go through `type`.
+        default=os.environ.get(OPENVINO) or None,
         help=f"also run every file under OpenVINO, in this interpreter's onnxruntime-openvino (or {OPENVINO})",
     )
     return arguments
@@ -39,6 +40,15 @@ def at_least(least: int) -> Callable[[str], int]:
         return number
 
     return whole_number
+
+
+def _openvino(text: str) -> Path:
+    """An interpreter that is there: it is asked for when all files are made."""
+    if not Path(text).exists():
+        raise argparse.ArgumentTypeError(
+            f"no interpreter {text}: make one by `python -m venv OPENVINO && OPENVINO/bin/pip install onnxruntime-openvino`"
+        )
+    return Path(text)
 
 
 def environment_path(name: str) -> Path | None:

@@ -216,7 +216,8 @@ def _interpreters(given: Any, names: Sequence[str]) -> dict[str, Path]:
         elif not python.exists():
             raise ParamsError(f"--{name}-python: no interpreter {python}", f"make one: {tool.install}")
         else:
-            found[name] = python
+            # Tools run in a folder of their own.
+            found[name] = python.absolute()
     return found
 
 

@@ -238,12 +238,23 @@ def test_missing_environments_are_named_with_the_way_to_make_them(monkeypatch, c
         peers._interpreters(given, ["quark"])
 
 
+def test_an_interpreter_may_be_named_from_where_the_command_is_given(monkeypatch, tmp_path):
+    """Its tool runs in a folder of its own."""
+    (tmp_path / "NNCF").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    given = type("Given", (), {"nncf_python": Path("NNCF")})
+    assert peers._interpreters(given, ["nncf"]) == {"nncf": tmp_path / "NNCF"}
+
+
 @pytest.mark.parametrize("script", ["evaluate", "peers"])
 def test_scripts_have_help_and_plain_errors(script):
     run = partial(subprocess.run, capture_output=True, text=True, check=False, cwd=ROOT)
     command = [sys.executable, f"benchmarks/{script}.py"]
     assert "--openvino-python" in run([*command, "--help"]).stdout
     option = {"evaluate": ["--network", "none"], "peers": ["--networks", "none", "--out", "nowhere"]}[script]
+    missing = run([*command, *option, "--openvino-python", "nowhere"])
+    assert missing.returncode == 2
+    assert "no interpreter nowhere" in missing.stderr
     failed = run([*command, *option])
     assert failed.returncode == 2
     assert failed.stderr.startswith("error: ")
