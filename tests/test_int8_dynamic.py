@@ -7,8 +7,11 @@ import onnx_ir as ir
 import pytest
 from graphs import network, run, sqnr, statistics_of
 
+from octavo.graph.custom_ops import CustomOps
+from octavo.graph.io import save
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.dynamic import quantize_dynamic
+from octavo.quantization.verification import verified
 
 GENERATOR = np.random.default_rng(14)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32) + np.float32(1)} for _ in range(4)]
@@ -114,3 +117,32 @@ def test_recurrent_layers_say_that_they_are_not_quantized():
     result = quantize_dynamic(network(nodes, tensors, ["y"]), Int8())
     reasons = {decision.node: decision.reason for decision in result.decisions}
     assert reasons["gru"] == "no dynamic INT8 kernel is used for recurrent layers"
+
+
+def test_a_file_far_from_fp32_says_so(tmp_path):
+    """Nothing is measured or given back in it: a channel of tokens that is a hundred times the others leaves these few codes."""
+    large = np.ones(32, np.float32)
+    large[0] = 100
+    tensors = {"large": large, "m": normal(32, 8) / np.float32(4), "shape": np.array([1, -1, 32], np.int64)}
+    # Of what is large hardly anything goes on.
+    tensors["m"][0] /= 100
+    nodes = [
+        oh.make_node("Reshape", ["x", "shape"], ["r"], "rows"),
+        oh.make_node("Mul", ["r", "large"], ["t"], "scale"),
+        oh.make_node("MatMul", ["t", "m"], ["y"], "product"),
+    ]
+    model = network(nodes, tensors, ["y"])
+    result = quantize_dynamic(model, Int8())
+    files = [tmp_path / "int8.onnx", tmp_path / "fp32.onnx"]
+    for made, file in zip((result.model, model), files, strict=True):
+        save(made, file)
+
+    def told(asked_db: float | None) -> list[str]:
+        images = [(str(place), image) for place, image in enumerate(IMAGES)]
+        of = {"name": "f", "custom": CustomOps(), "sizes": (2, 1), "asked_db": asked_db}
+        return [each for each in verified(*files, result.decisions, images, **of)["warnings"] if "`int8.keep_float`" in each]
+
+    (warning,) = told(24.5)
+    assert warning.startswith("output 'y' is ")
+    assert float(warning.split()[3]) < 15
+    assert told(None) == told(10.0) == []

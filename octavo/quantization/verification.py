@@ -42,6 +42,7 @@ def verified(
     original: ir.Model | None = None,
     graph: ir.Model | None = None,
     kept_db: float | None = None,
+    asked_db: float | None = None,
     target: str = "cpu",
 ) -> dict[str, Any]:
     """Load and run a file as a service would.
@@ -58,6 +59,7 @@ def verified(
         original: FP32, where it is loaded already; it is not changed.
         graph: whose nodes the decisions are of, where that is not FP32's.
         kept_db: the SQNR that the last layers have, where they were held to one: no output that leads on to a layer was.
+        asked_db: the SQNR that `fidelity` asks for, of a file of which nothing was measured: only these runs say how far it is.
         target: the runtime that the file is for. Of one whose kernels are not ONNX Runtime's here, what runs otherwise than decided
             is in `executed` and no warning: it says nothing of that runtime.
 
@@ -100,6 +102,13 @@ def verified(
             "layers, to which it leads on; where it is used by itself, keep the layers before it in float (`int8.keep_float`)"
             for output in _leading_on(part)
             if accepted.sqnr_db.get(output, kept_db) <= kept_db - _FAR
+        ]
+    if asked_db is not None and not selects(part):
+        warnings += [
+            f"output {output!r} is {db:.1f} dB from FP32 on {accepted.images} images, where `fidelity` asks INT8 for {asked_db:g}: "
+            "nothing is measured and no layer given back in this file; `int8.keep_float` names layers of both INT8 files"
+            for output, db in accepted.sqnr_db.items()
+            if db <= asked_db - _FAR
         ]
     if sizes[1] > sizes[0]:
         warnings.append(f"the file is larger than FP32: {sizes[1]:,} bytes against {sizes[0]:,}")
