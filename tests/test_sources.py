@@ -559,6 +559,45 @@ def test_an_onnx_files_batch_is_made_dynamic_when_asked(tmp_path):
     np.testing.assert_allclose(run(tmp_path / "model.onnx", np.concatenate(SAMPLES))["scores"], alone, atol=1e-6)
 
 
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize(
+    ("sides", "layout", "named"), [("3,h,w", "nchw", False), ("16,16,3", "nhwc", False), ("1,h,w", "nchw", True)]
+)
+def test_an_image_without_a_batch_dimension_gets_one(tmp_path, sides, layout, named, opset):
+    """torchvision's detectors as torch.onnx.export writes them."""
+    inputs = f"(float[{sides}] image, float[2] other) => (float[n] y) "
+    body = inputs + "{ a = Relu(image) b = Abs(a) y = Flatten<axis=0>(b) }"
+    block = onnx_file(tmp_path / "m.onnx", f'<ir_version: 7, opset_import: ["": {opset}]> g ' + body)
+    block = block.model_copy(update={"dynamic_batch": True})
+    spec = Input(size=(16, 16), layout=layout, name="image" if named else None, others={"other": [0]})
+    fetched = fetch(block, spec, tmp_path, [])
+    assert fetched.input_name == "image"
+    assert any("no batch dimension" in note for note in fetched.notes)
+    assert not any("made dynamic" in note for note in fetched.notes)
+    image = (
+        np.random.default_rng(0).standard_normal((1, *(int(s) if s.isdigit() else 16 for s in sides.split(",")))).astype(np.float32)
+    )
+    others = {"other": np.zeros(2, np.float32)}
+    made = Session(tmp_path / "model.onnx").run({"image": image, **others})
+    np.testing.assert_array_equal(made["y"], Session(tmp_path / "m.onnx").run({"image": image[0], **others})["y"])
+    assert compare_with_file(block.file, "image", spec, [image], [made]) == []
+    with pytest.raises(SourceError, match=r"m\.onnx"):
+        compare_with_file(block.file, "image", spec, [image], [{"y": made["y"] + 1}])
+    found = described(tmp_path / "m.onnx", input_name=spec.name)
+    assert found["image_input"]["layout"] == layout
+    assert len(found["inputs"][0]["shape"]) == 3
+    assert any("no batch dimension in the file" in note for note in found["notes"])
+
+
+def test_features_are_no_image(tmp_path):
+    """A sequence of vectors has three dimensions, too."""
+    block = onnx_file(
+        tmp_path / "m.onnx", '<ir_version: 8, opset_import: ["": 18]> g (float[1,80,t] x) => (float[1,80,t] y) { y = Abs(x) }'
+    )
+    with pytest.raises(SourceError, match="no input of the graph has four dimensions"):
+        fetch(block, INPUT, tmp_path, [])
+
+
 def test_an_onnx_file_with_external_data_is_taken_in(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()

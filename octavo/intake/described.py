@@ -17,6 +17,7 @@ from octavo.graph.inspect import custom_ops, image_input, quantized_nodes
 from octavo.graph.io import copied, load, weight_bytes
 from octavo.graph.macs import Layer, layers_of, parameters
 from octavo.graph.passes.cleaning.batch import DynamicBatchPass
+from octavo.graph.passes.cleaning.batch_axis import BatchAxisPass
 from octavo.graph.precision import forms_of, precision_of, type_name
 from octavo.graph.readable import readable, shapes_at
 from octavo.intake.inputs import ImageInput, Sides, sides_of
@@ -101,7 +102,13 @@ def described(
 
 
 def _for_one_image(model: ir.Model, name: str | None, notes: list[str]) -> ir.Model:
-    """The model with an open batch where the file is for several images at a time, as the stages run it; else itself."""
+    """The model with an open batch where the file is for several images at a time, and with one where it has none, as the stages
+    run it; else itself.
+    """
+    with_axis = copied(model)
+    if BatchAxisPass(name)(with_axis).modified:
+        notes.append("the image has no batch dimension in the file; what is said is of the graph with one of a single image")
+        return with_axis
     try:
         together = next(iter(image_input(model, name).shape or ()), None)
         if not isinstance(together, int) or together <= 1:

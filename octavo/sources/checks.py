@@ -156,12 +156,13 @@ def compare_with_file(
         session = Session(file)
         feeds = Feeds.of(session.signature, image, spec)
         own = _WIDE.get(next((each["type"] for each in session.signature if each["name"] == image), ""))
-        together = session.input_shapes[image][0]
+        together, alone = session.input_shapes[image][0], len(session.input_shapes[image]) == 3
         truths = []
         for tensor in tensors[:COMPARED]:
-            # A batch that is fixed at several images is filled with the one.
-            full = np.repeat(tensor, together, axis=0) if isinstance(together, int) and len(tensor) == 1 else tensor
-            found = session.run(feeds(full if own is None else full.astype(own)))
+            # A batch that is fixed at several images is filled with the one; an image of three dimensions has none.
+            full = np.repeat(tensor, together, axis=0) if isinstance(together, int) and not alone and len(tensor) == 1 else tensor
+            fed = feeds(full if own is None else full.astype(own))
+            found = session.run(fed | ({image: fed[image][0]} if alone else {}))
             several = (len(full),) if len(full) > len(tensor) else None
             truths.append({name: value[:1] if value.shape[:1] == several else value for name, value in found.items()})
     except ModelRunError as error:

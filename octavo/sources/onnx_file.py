@@ -16,6 +16,7 @@ from octavo.graph.inspect import image_input, wide_pixels
 from octavo.graph.io import load, save
 from octavo.graph.operators import LAYERS
 from octavo.graph.passes.cleaning.batch import DynamicBatchPass
+from octavo.graph.passes.cleaning.batch_axis import BatchAxisPass
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.graph.precision import check_weights
 from octavo.params.grammar import Input, OnnxSource
@@ -75,6 +76,7 @@ def cleaned(source: OnnxSource, image_name: str | None = None) -> Cleaned:
         custom, about = resolve(model, source.custom_ops, source.opset)
         check_weights(model)
         model = custom.isolated(model)
+        alone = BatchAxisPass(image_name)(model).modified
         notes = about + clean(model, source.opset)
         check_weights(model)
         image = image_input(model, image_name)
@@ -86,7 +88,9 @@ def cleaned(source: OnnxSource, image_name: str | None = None) -> Cleaned:
             )
             for value in wide:
                 value.dtype = ir.DataType.UINT8
-        if source.dynamic_batch and DynamicBatchPass(image)(model).modified:
+        if alone:
+            notes.append(f"the image {image.name!r} has no batch dimension in the file; one of a single image was put before it")
+        elif source.dynamic_batch and DynamicBatchPass(image)(model).modified:
             notes.append("the fixed batch dimension was made dynamic")
         if custom.bodies:
             model = custom.attached(model)
