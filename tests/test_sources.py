@@ -83,6 +83,17 @@ class OwnSize(Net):
         return super().forward(image)
 
 
+class ChannelsLast(Net):
+    # Trained as torch's recipes do it.
+    def __init__(self):
+        super().__init__()
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, image):
+        features = self.stem(image)
+        return self.head(nn.functional.adaptive_avg_pool2d(features, 1).flatten(1))
+
+
 class Named:
     @classmethod
     def build(cls, classes):
@@ -181,6 +192,13 @@ def test_nodes_and_tensors_are_named_after_the_modules(tmp_path):
     written = load(tmp_path / "model.onnx")
     assert [node.outputs[0].name for node in written.graph] == ["stem.0/Conv", "stem.2/Clip", "ReduceMean", "output"]
     assert {"stem.0.weight", "head.weight"} <= set(written.graph.initializers)
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_module_that_lies_channels_last_has_the_same_graph(tmp_path, batch):
+    fetched = fetch(source(entry="mynets:ChannelsLast", dynamic_batch=batch), INPUT, tmp_path, SAMPLES)
+    assert [node.op_type for node in fetched.model.graph] == ["Conv", "Clip", "ReduceMean", "Reshape", "Gemm"]
+    same(tmp_path / "model.onnx", fetched.reference, SAMPLES[1])
 
 
 def test_a_fixed_batch_stays_fixed(tmp_path):

@@ -25,6 +25,7 @@ from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_apart import PadApartPass
 from octavo.graph.passes.cleaning.pick_part import PickPartPass
+from octavo.graph.passes.cleaning.same_order import SameOrderPass
 from octavo.graph.passes.cleaning.sum_apart import SumApartPass
 from octavo.graph.passes.cleaning.sure_softmax import SureSoftmaxPass
 from octavo.graph.passes.cleaning.swapped_axes import SwappedAxesPass
@@ -42,7 +43,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     2. its inputs are what a caller feeds: no initializer is among them;
     3. its constants are initializers, its functions inlined, and what is computed from constants or known sizes alone is computed;
        no Identity, no Dropout and no unused node is left but those that outputs need, no part of a Concat is made that nobody takes
-       out of it again, and attention has no mask that hides nothing and no guard against one;
+       out of it again, nothing is laid in a row and taken up in the order that it had, and attention has no mask that hides nothing
+       and no guard against one;
     4. every node has a name of its own;
     5. no Pad stands before a Conv or MaxPool that can pad itself, and ONNX Runtime moves none into a MaxPool that cannot, nor a sum
        into a Conv that the graph puts out;
@@ -122,7 +124,7 @@ def _folded(model: ir.Model) -> list[str]:
     # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the
     # batch open) tell what repeats nothing; what contradicts itself is told of at the end. A mask is gone before the guard against
     # it is looked at.
-    known = (NoUnusedPass(), InferShapesPass(), PickPartPass())
+    known = (NoUnusedPass(), InferShapesPass(), PickPartPass(), SameOrderPass())
     for edit in (*known, EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
         edit(model)
     return [f"constant folding stopped early: {folding.problem}"] if folding.problem else []
