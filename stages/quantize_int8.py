@@ -80,7 +80,6 @@ def main() -> None:
                 classes=class_axis(spec.task),
                 original=original,
                 kept_db=result.kept_db,
-                # By what the static file is held to; nothing holds the dynamic one.
                 asked_db=static.measured.get("fidelity_db") if result is dynamic else None,
                 # What is computed as integers at run time is for ONNX Runtime on x86 in any case.
                 target=spec.int8.target if variant == "int8" or spec.int8.target == "cpu-no-vnni" else "cpu",
