@@ -149,14 +149,15 @@ def _passed_on(target: np.ndarray, scale: np.ndarray, order: np.ndarray, root: n
     """
     size = order.shape[1]
     back = np.argsort(order, axis=1, kind="stable")
-    wanted = np.take_along_axis(target, order[:, None, :], axis=2)
-    codes, errors = np.empty_like(wanted), np.empty_like(wanted)
+    # Weights, and the errors of those that are rounded in their place.
+    left = np.take_along_axis(target, order[:, None, :], axis=2)
+    codes = np.empty_like(left)
     diagonal = np.diagonal(root, axis1=1, axis2=2)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)
         # Columns of these as rows: what is worked on lies side by side.
-        own = np.ascontiguousarray(wanted[..., start:stop].swapaxes(1, 2))
-        before = errors[..., :start] @ root[:, :start, start:stop] / diagonal[:, None, start:stop]
+        own = np.ascontiguousarray(left[..., start:stop].swapaxes(1, 2))
+        before = left[..., :start] @ root[:, :start, start:stop] / diagonal[:, None, start:stop]
         part = own + before.swapaxes(1, 2)
         for place in range(stop - start):
             column = start + place
@@ -165,7 +166,7 @@ def _passed_on(target: np.ndarray, scale: np.ndarray, order: np.ndarray, root: n
             np.minimum(code, limit, out=code)
             codes[..., column] = code
             error = own[:, place] - code * scale
-            errors[..., column] = error
+            left[..., column] = error
             shares = root[:, column, column + 1 : stop] / diagonal[:, column + 1 : stop]
             part[:, place + 1 :] += shares[:, :, None] * error[:, None]
     return np.take_along_axis(codes, back[:, None, :], axis=2)
