@@ -7,8 +7,9 @@ and a service gets another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ _FINE = 40.0
 # Of two noises of one size, each over n values, one is larger than the other by chance: by this over the root of n in dB, twice the
 # standard deviation. Two logits on four images are eight values.
 _CHANCE = 2 * 20 / np.log(10)
+# Bytes of one graph's outputs on all images that are held.
+_HELD = 64 << 20
 _WAY_OUT = "keep the layers before it in float (`int8.keep_float` in params.yaml), try another `int8.method`, or use fp16"
 
 Outputs = Mapping[str, np.ndarray]
@@ -97,12 +100,10 @@ def accept(
     """
     if not samples:
         raise QuantizationError(f"{name}: there is no image to run it on", "raise `calibrate.samples`")
-    # Three graphs lie in memory, and run a few times each: what one run freed is not kept for the next.
-    truth, fast = Session(reference, arena=False), Session(quantized, name=name, arena=False, entries=entries)
-    plain = Session(quantized, name=name, optimization=written_level, arena=False, entries=entries)
+    truth, fast = _Runs(samples, reference), _Runs(samples, quantized, name=name, entries=entries)
+    plain = _Runs(samples, quantized, name=name, optimization=written_level, entries=entries)
     sums = _Sums(classes, selecting)
-    for where, feeds in samples:
-        expected, got, written = truth.run(feeds), fast.run(feeds), plain.run(feeds)
+    for (where, _), expected, got, written in zip(samples, truth.results, fast.results, plain.results, strict=True):
         _check(expected, got, truth, name, where)
         _check(expected, written, truth, f"{name} without optimizations", where)
         sums.add(*({output: found[output] for output in compared or truth.outputs} for found in (expected, got, written)))
@@ -122,6 +123,28 @@ def accept(
         if lost > NOTABLE + chance:
             found.warnings.append(f"output {output!r} is {said}")
     return found
+
+
+class _Runs:
+    """A graph on each image. Where outputs are small all are held and its session is gone: not three graphs lie in memory at once.
+
+    Args:
+        samples, model: as for `accept`.
+        options: of `Session`.
+
+    Attributes:
+        results: output name to array, of each image.
+    """
+
+    def __init__(self, samples: Sequence[tuple[str, Mapping[str, np.ndarray]]], model: str | Path | bytes, **options: Any) -> None:
+        # It runs a few times: what one run freed is not kept for the next.
+        session = Session(model, arena=False, **options)
+        self.outputs, self.input_shapes, self.output_shapes = session.outputs, session.input_shapes, session.output_shapes
+        first = session.run(samples[0][1])
+        self.results: Iterable[Outputs] = chain([first], (session.run(feeds) for _, feeds in samples[1:]))
+        if len(samples) * sum(value.nbytes for value in first.values()) <= _HELD:
+            # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
+            self.results = [{output: value.copy() for output, value in found.items()} for found in self.results]
 
 
 class _Sums:
@@ -166,13 +189,13 @@ class _Sums:
         return one, two, three
 
 
-def _check(expected: Outputs, got: Outputs, session: Session, name: str, where: str) -> None:
-    varying = {dim for shape in session.input_shapes.values() for dim in shape if isinstance(dim, str)}
+def _check(expected: Outputs, got: Outputs, truth: _Runs, name: str, where: str) -> None:
+    varying = {dim for shape in truth.input_shapes.values() for dim in shape if isinstance(dim, str)}
     for output, value in expected.items():
         if output not in got:
             raise QuantizationError(f"{name}: has no output {output!r}, which FP32 has", "use another `int8.format`")
         other = got[output]
-        declared = session.output_shapes[output]
+        declared = truth.output_shapes[output]
         same = value.ndim == other.ndim and all(
             mine == theirs or (len(declared) == value.ndim and not isinstance(dim, int) and dim not in varying)
             for mine, theirs, dim in zip(value.shape, other.shape, declared, strict=False)
