@@ -280,6 +280,28 @@ def test_of_networks_that_find_nothing_none_is_clearly_better():
     assert not Tried(nothing).clearly_beats(Tried(nothing))
 
 
+@pytest.mark.parametrize(("labelled", "firm"), [(True, False), (False, False), (True, True)])
+def test_the_images_own_mean_is_tried_where_labels_can_tell(folder, labelled, firm):
+    """Networks for dark scenes, say, that were trained on these alone; CGNet of CamVid has .61 of mIoU under ImageNet's mean."""
+    generator = np.random.default_rng(0)
+    for name, level in (("0", 30), ("1", 50)):
+        kind = f"dark/{name}" if labelled else "dark"
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for place in range(10):
+            pixels = generator.integers(level - 3, level + 4, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / kind / f"{name}{place}.png")
+    task = TaskGuess({"name": "classification"}, classes=2)
+    data = guessed_data(task, folder / "dark", None)
+    first = Guessed({"size": [32, 32], "resize": {"rule": "stretch"}}, label="0..1", firm=firm)
+    # Darker than the set, or brighter.
+    mean, words = choosing.chosen(first, task, data, lambda image: {"logits": np.array([[-1, 1]], np.float32) * image.mean()})
+    assert ("these images' mean" in words) == (labelled and not firm)
+    if labelled and not firm:
+        assert "0..255 less these images' mean RGB is clearly better" in words
+        assert mean.keys["scale"] == 1
+        assert mean.keys["mean"] == pytest.approx([40, 40, 40], abs=2)
+
+
 def test_where_nothing_matches_what_is_usual_is_not_called_best(folder):
     write_squares(folder / "squares", 4, seed=5)
     task = TaskGuess({"name": "detection", "decoder": "yolov8"}, family="yolov8", classes=2)
@@ -319,7 +341,8 @@ def test_of_slow_networks_fewer_images_are_tried_and_at_last_none(folder, monkey
 
     data = guessed_data(task, folder / "photos", None)
     _, words = choosing.chosen(first, task, data, run)
-    candidates = len(tried_instead(first)) + 2
+    # Two of the images' own numbers, and the best once more with colours turned.
+    candidates = len([first, *tried_instead(first)]) + 3
     if images == 0:
         assert len(ran) == 1
         assert words.startswith("nothing: a run takes 0.0 s here")

@@ -9,6 +9,7 @@ from octavo.errors import OctavoError
 from octavo.images.dataset import Item
 from octavo.images.preprocess import preprocess
 from octavo.images.splits import pick
+from octavo.intake.own_numbers import own_numbers
 from octavo.intake.preprocessing import Guessed, tried_instead
 from octavo.intake.sets import DataGuess
 from octavo.intake.task import TaskGuess
@@ -37,6 +38,9 @@ def chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Run) -> tuple[
     items = pick([item for item in data.items if item.labelled] or data.items, count, 0)
     block = task.block()
     candidates = [first, *tried_instead(first)]
+    # Without labels numbers that were made for these images would be judged by nothing but how steady answers on them are.
+    usual, own = len(candidates), own_numbers(first, data.photos) if data.labelled else []
+    candidates += own
     seconds = _seconds(run, first, items)
     # One more turns the colours; without labels each photo is run mirrored, too.
     runs = (len(candidates) + 1) * (1 if data.labelled else 2)
@@ -55,11 +59,13 @@ def chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Run) -> tuple[
         return first, "" if trial is None else "nothing: the network does not run on these images so"
     results = list(trial.results)
     open_ = trial.labelled or not first.firm
-    best = _best(results) if open_ else 0
+    best = _best(results[:usual]) if open_ else 0
+    if own and trial.labelled:
+        best = _best([results[best], *results[usual:]], [best, *range(usual, len(results))])
     if candidates[best].keys.get("colour", "rgb") != "gray":
         candidates.append(_turned(candidates[best]))
         results += attempt(candidates[-1:]).results
-        best = len(results) - 1 if open_ and _best([results[best], results[-1]]) else best
+        best = _best([results[best], results[-1]], [best, len(results) - 1]) if open_ else best
     told = [
         f"{one.label} {one.keys.get('colour', 'rgb').upper()} {'does not run' if result is None else f'{result.mean:.2f}'}"
         for one, result in zip(candidates, results, strict=True)
@@ -100,11 +106,12 @@ def _seconds(run: Run, guess: Guessed, items: Sequence[Item]) -> float:
     return 0.0
 
 
-def _best(results: list[Tried | None]) -> int:
-    """The place of the first, or of the best where that is clearly better."""
+def _best(results: Sequence[Tried | None], places: Sequence[int] | None = None) -> int:
+    """The place of the first, or of the best where that is clearly better; `places` are theirs where these are some of several."""
     present = [place for place, result in enumerate(results) if result is not None]
     place = max(present, key=lambda one: results[one].mean)
-    return place if place and results[place].clearly_beats(results[0]) else 0
+    found = place if place and results[place].clearly_beats(results[0]) else 0
+    return found if places is None else places[found]
 
 
 def _turned(guess: Guessed) -> Guessed:

@@ -13,7 +13,7 @@ from octavo.intake.normalisation import Inside
 from octavo.params.grammar import Input
 from octavo.tasks.detection.shares import SUFFIX
 
-__all__ = ["NORMALISATIONS", "Guessed", "guessed", "tried_instead"]
+__all__ = ["NORMALISATIONS", "Guessed", "for_colour", "guessed", "tried_instead"]
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 # (x - mean) / std of pixels that were divided by `scale` (255 unless it stands there).
@@ -177,9 +177,9 @@ def tried_instead(first: Guessed) -> list[Guessed]:
     colour = first.keys.get("colour", "rgb")
     own = {key: first.keys[key] for key in ("scale", "mean", "std") if key in first.keys}
     return [
-        first.with_normalisation(label, _for_colour(numbers, colour), colour)
+        first.with_normalisation(label, for_colour(numbers, colour), colour)
         for label, numbers in NORMALISATIONS.items()
-        if _for_colour(numbers, colour) != own
+        if for_colour(numbers, colour) != own
     ]
 
 
@@ -205,7 +205,7 @@ def _by_kind(
     return rule, dict(IMAGENET), "rgb", "most classifiers are trained so", "ImageNet mean and std"
 
 
-def _for_colour(numbers: Mapping[str, Any], colour: str) -> dict[str, Any]:
+def for_colour(numbers: Mapping[str, Any], colour: str) -> dict[str, Any]:
     """The numbers in the order of the channels."""
     if colour == "gray":
         return {key: value if key == "scale" else _mean_of(value) for key, value in numbers.items()}

@@ -39,6 +39,7 @@ class DataGuess:
         why: `calibration`, `validation`, `classes`, `void`: what they were concluded from.
         samples: calibration images to take.
         items: validation's, with labels where these can be read.
+        photos: calibration's.
         labelled: whether labels count.
     """
 
@@ -47,6 +48,7 @@ class DataGuess:
     samples: int
     why: dict[str, str] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
+    photos: list[Item] = field(default_factory=list)
     labelled: bool = False
 
 
@@ -72,7 +74,7 @@ def guessed_data(task: TaskGuess, data: Path, calibration: Path | None) -> DataG
         other, others, _ = _readable(training, TaskGuess(dict(task.keys)), asked=False)
         refuse_overlap(_hashes(others), _hashes(items), str(other.path), str(found.path))
         count = len({item.sha256 for item in others})
-        return DataGuess(_block(other), validation, min(WANTED, count), why, items, _labelled(items))
+        return DataGuess(_block(other), validation, min(WANTED, count), why, items, others, _labelled(items))
     count = len({item.sha256 for item in items})
     if count < 2:
         raise DataError(
@@ -84,7 +86,7 @@ def guessed_data(task: TaskGuess, data: Path, calibration: Path | None) -> DataG
     blocks = tuple(validation | {"split": side} for side in sides)
     chosen = [cut(items, ImageSet(**_plain_block(found), split=Split(**side)), WHERE) for side in sides]
     samples = min(WANTED, len({item.sha256 for item in chosen[0]}))
-    return DataGuess(*blocks, samples, why, chosen[1], _labelled(items))
+    return DataGuess(*blocks, samples, why, *chosen[::-1], _labelled(items))
 
 
 def _readable(found: Found, task: TaskGuess, *, asked: bool = True) -> tuple[Found, list[Item], str]:
