@@ -332,6 +332,21 @@ class TestDatasets:
         items = open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
         assert [item.read().shape for item in items] == [(30, 20, 3)]
 
+    @pytest.mark.parametrize("format_", ["folder", "imagefolder", "identities"])
+    def test_what_a_dot_hides_is_no_part_of_a_set(self, tmp_path, format_):
+        """macOS' resource forks, and copies that Jupyter keeps."""
+        for name in ("a", "b"):
+            write_images(tmp_path / name, 2, seed=ord(name))
+            (tmp_path / name / "._x.png").write_bytes(b"\0\5\x16\7")
+            write_images(tmp_path / name / ".ipynb_checkpoints", 1, seed=ord(name) + 5)
+        write_images(tmp_path / ".ipynb_checkpoints", 1, seed=3)
+        (tmp_path / "._x.jpg").write_bytes(b"\0\5\x16\7")
+        items = open_set(ImageSet(format=format_, path=str(tmp_path)), "here", Classes(2))
+        assert [item.path.parent.name for item in items] == ["a", "a", "b", "b"]
+        # The set's own folder may lie in such a one.
+        write_images(tmp_path / ".cache/photos", 2, seed=4)
+        assert len(open_set(ImageSet(format="folder", path=str(tmp_path / ".cache/photos")), "here")) == 2
+
     def test_imagefolder_labels_by_number_name_map_or_alphabet(self, tmp_path):
         for name in ("10", "9"):
             write_images(tmp_path / "n" / name, 1, seed=int(name))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from octavo.errors import DataError
 from octavo.params.block import MAX_PIXELS, MOST_PIXELS
@@ -24,7 +24,7 @@ __all__ = ["EXTENSIONS", "UNREADABLE", "decode", "is_turned", "opened", "read_im
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 # Pillow's names of what files of these names may hold.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
-# What Pillow raises where a file is damaged or an image cannot be converted; `UnidentifiedImageError` is an OSError.
+# What Pillow raises where a file is damaged or an image cannot be converted.
 UNREADABLE = (OSError, ValueError, SyntaxError, EOFError)
 # What undoes an EXIF orientation; those that exchange height and width.
 _TURNS = {
@@ -146,6 +146,8 @@ def opened(file: Path | io.BytesIO, name: str, max_pixels: int, what: str = "ima
             with Image.open(file, formats=FORMATS) as image:
                 refuse_large(image, name, max_pixels)
                 yield image
+    except UnidentifiedImageError as error:  # an OSError, whose words have an address in memory
+        raise DataError(f"{name} is not a readable {what}: it begins like none of {', '.join(FORMATS)}", MEND) from error
     except UNREADABLE as error:
         raise DataError(f"{name} is not a readable {what}: {' '.join(str(error).split())}", MEND) from error
     except Image.DecompressionBombError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from octavo.errors import DataError
 from octavo.images.decode import EXTENSIONS
-from octavo.images.formats.listed import dataset_folders, files_below, image_files
+from octavo.images.formats.listed import dataset_folders, files_below, image_files, images_in
 from octavo.images.formats.masks import FOLDERS
 from octavo.images.formats.yolo import label_of
 
@@ -61,7 +61,7 @@ def recognised(folder: Path, task: str) -> Found:
 
 def _classes(folder: Path) -> Found | None:
     below = _folders_of_images(folder)
-    if not below or any(path.suffix.lower() in EXTENSIONS for path in folder.iterdir()):
+    if not below or images_in(folder):
         return None
     return Found("imagefolder", folder, f"{len(below)} folders of images: one a class")
 
@@ -70,7 +70,7 @@ def _people(folder: Path) -> Found | None:
     below = _folders_of_images(folder)
     if (folder / _PAIRS).is_file():
         return Found("pairs", folder, f"{_PAIRS} lies in it", _PAIRS)
-    if len(below) < 2 or any(path.suffix.lower() in EXTENSIONS for path in folder.iterdir()):
+    if len(below) < 2 or images_in(folder):
         return None
     return Found("identities", folder, f"{len(below)} folders of images: one a person or thing")
 

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from octavo.errors import DataError
-from octavo.images.decode import EXTENSIONS
-from octavo.images.formats.listed import Classes, Listed, image_files
+from octavo.images.formats.listed import Classes, Listed, image_files, images_in
 from octavo.params.grammar import ImageSet
 
 __all__ = ["UNLABELLED", "labelled_folders", "read"]
@@ -43,7 +42,7 @@ def labelled_folders(root: Path, where: str, what: str) -> list[Path]:
     Raises:
         DataError: an image lies beside them.
     """
-    stray = sorted(path for path in root.iterdir() if path.suffix.lower() in EXTENSIONS)
+    stray = images_in(root)
     if stray:
         raise DataError(
             f"{where}.path: {stray[0]} lies beside the {what} folders",

@@ -13,10 +13,12 @@ from octavo.images.objects import Objects
 from octavo.images.pairs import Pair
 from octavo.params.grammar import ImageSet
 
-__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "files_below", "image_files"]
+__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "files_below", "image_files", "images_in"]
 
 # Names that stand for no class, where class indices have gaps (torchvision's detectors keep COCO's 91 category ids).
 GAPS = frozenset({"N/A", "__background__"})
+# Names of files and folders that are shown nowhere begin so.
+_HIDDEN = "."
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,16 @@ def image_files(root: Path) -> list[Path]:
     return [path for path in files_below(root) if path.suffix.lower() in EXTENSIONS]
 
 
+def images_in(folder: Path) -> list[Path]:
+    """The image files of a folder itself, by their names."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in EXTENSIONS and not path.name.startswith(_HIDDEN))
+
+
 def files_below(root: Path) -> list[Path]:
     """Every file below a folder, by the order of its path; linked folders are looked into, each real one once.
 
-    A link to a folder that the set lies in leads nowhere new: it would take in what is beside the set.
+    A link to a folder that the set lies in leads nowhere new: it would take in what is beside the set. What a leading dot hides is
+    no part of a set: macOS writes `._photo.jpg` beside each file of an archive, Jupyter copies into `.ipynb_checkpoints`.
     """
     found: list[Path] = []
     around = Path(os.path.realpath(root)).parents
@@ -92,6 +100,7 @@ def files_below(root: Path) -> list[Path]:
                 below.clear()
                 continue
             seen.add(real)
-            found += [path for path in (Path(folder, name) for name in names) if path.is_file()]
+            below[:] = [name for name in below if not name.startswith(_HIDDEN)]
+            found += [path for path in (Path(folder, name) for name in names if not name.startswith(_HIDDEN)) if path.is_file()]
             waiting += [link for link in (Path(folder, name) for name in sorted(below)) if link.is_symlink()]
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
