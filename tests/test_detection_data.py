@@ -194,6 +194,14 @@ class TestEveryFormat:
         assert len(read(tmp_path, form)[0].objects) == 3
 
     @pytest.mark.parametrize(("form", "labels"), [("yolo", "labels/val/a.txt"), ("voc", "Annotations/a.xml")])
+    def test_labels_that_a_link_has_lost_are_no_image_without_objects(self, tmp_path, form, labels):
+        WRITERS[form](tmp_path)
+        (tmp_path / labels).unlink()
+        (tmp_path / labels).symlink_to(tmp_path / "cache/12")
+        with pytest.raises(DataError, match=r"a\.(txt|xml) is a link to .*cache/12, which is not there"):
+            read(tmp_path, form)
+
+    @pytest.mark.parametrize(("form", "labels"), [("yolo", "labels/val/a.txt"), ("voc", "Annotations/a.xml")])
     def test_a_suffix_in_capitals(self, form, labels, tmp_path):
         file = WRITERS[form](tmp_path) / labels
         file.rename(file.with_suffix(file.suffix.upper()))

@@ -332,6 +332,14 @@ class TestDatasets:
         items = open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
         assert [item.read().shape for item in items] == [(30, 20, 3)]
 
+    def test_a_link_to_nothing_is_no_image_less(self, tmp_path):
+        """DVC's links, where its cache is gone in part."""
+        write_images(tmp_path, 2, seed=0)
+        (tmp_path / "lost.png").symlink_to(tmp_path / "cache/12/34")
+        with pytest.raises(DataError, match=r"lost\.png is a link to .*cache/12/34, which is not there") as caught:
+            open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
+        assert "dvc checkout" in caught.value.mend
+
     @pytest.mark.parametrize("format_", ["folder", "imagefolder", "identities"])
     def test_what_a_dot_hides_is_no_part_of_a_set(self, tmp_path, format_):
         """macOS' resource forks, and copies that Jupyter keeps."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from octavo.errors import DataError
 from octavo.images.decode import EXTENSIONS
 from octavo.images.masks import Mask
 from octavo.images.objects import Objects
 from octavo.images.pairs import Pair
 from octavo.params.grammar import ImageSet
 
-__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "files_below", "image_files", "images_in"]
+__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "files_below", "image_files", "images_in", "refuse_lost"]
 
 # Names that stand for no class, where class indices have gaps (torchvision's detectors keep COCO's 91 category ids).
 GAPS = frozenset({"N/A", "__background__"})
@@ -89,6 +90,9 @@ def files_below(root: Path) -> list[Path]:
 
     A link to a folder that the set lies in leads nowhere new: it would take in what is beside the set. What a leading dot hides is
     no part of a set: macOS writes `._photo.jpg` beside each file of an archive, Jupyter copies into `.ipynb_checkpoints`.
+
+    Raises:
+        DataError: a link that is called as an image or an annotation leads to nothing.
     """
     found: list[Path] = []
     around = Path(os.path.realpath(root)).parents
@@ -101,6 +105,24 @@ def files_below(root: Path) -> list[Path]:
                 continue
             seen.add(real)
             below[:] = [name for name in below if not name.startswith(_HIDDEN)]
-            found += [path for path in (Path(folder, name) for name in names if not name.startswith(_HIDDEN)) if path.is_file()]
+            shown = [Path(folder, name) for name in names if not name.startswith(_HIDDEN)]
+            files = [path for path in shown if path.is_file()]
+            if len(files) < len(shown):
+                refuse_lost(path for path in shown if path.suffix.lower() in EXTENSIONS | {".xml"})
+            found += files
             waiting += [link for link in (Path(folder, name) for name in sorted(below)) if link.is_symlink()]
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
+
+
+def refuse_lost(paths: Iterable[Path]) -> None:
+    """Refuse links to nothing: left out they would be images less, or images without objects, and nobody told.
+
+    Raises:
+        DataError: naming the first.
+    """
+    lost = next((path for path in paths if path.is_symlink() and not path.exists()), None)
+    if lost is not None:
+        raise DataError(
+            f"{lost} is a link to {lost.readlink()}, which is not there",
+            "put the file there (`dvc checkout` or `dvc pull`, where DVC made the link), or remove the link",
+        )

@@ -17,7 +17,7 @@ from pathlib import Path
 from octavo.errors import DataError
 from octavo.images.formats.annotated import Annotation, Photo, listed
 from octavo.images.formats.class_map import Category, class_indices
-from octavo.images.formats.listed import Classes, Listed, image_files
+from octavo.images.formats.listed import Classes, Listed, image_files, refuse_lost
 from octavo.images.formats.places import ImageFinder, annotations_path, shown, text_lines
 from octavo.images.formats.yolo_names import NAME_LISTS, class_names
 from octavo.images.formats.yolo_yaml import last_images
@@ -45,7 +45,8 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     beside a folder with `images` (Roboflow's: train/images, valid/images).
 
     Raises:
-        DataError: no image has a label file, a label file has no image or a malformed line, or a class is none of the model's.
+        DataError: no image has a label file, one is a link to nothing, has no image or a malformed line, or a class is none of the
+            model's.
     """
     told = annotations_path(root, images, where)
     below = root / "images" if (root / "images").is_dir() else root
@@ -53,6 +54,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
     photos = image_files(below) if chosen is None else _chosen(root, chosen)
     folder = told if told is not None and told.is_dir() else None
     labels = {path: _label_file(path, below, folder) for path in photos}
+    refuse_lost(labels.values())
     if photos and not any(label.is_file() for label in labels.values()):
         first = photos[0]
         raise DataError(
