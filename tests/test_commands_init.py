@@ -393,8 +393,26 @@ def test_a_yolo_set_s_parts_within_images(tmp_path, names, told):
     assert data.why["calibration"] == f"the folder has parts named images/{names[0]} and images/{names[1]}"
 
 
+def test_of_several_folders_for_training_one_is_calibrated_on(tmp_path):
+    """Parted at random, photos of training were validated on."""
+    for seed, (name, count) in enumerate((("a", 2), ("b", 5), ("judge", 3))):
+        write_labelled(tmp_path / "images" / name, tmp_path / "labels" / name, ".txt", seed, count)
+    (tmp_path / "data.yaml").write_text("names: [a]\ntrain: [images/a, images/b, images/none]\nval: images/judge\n")
+    blocks, data = detection_data(tmp_path)
+    assert blocks == [{"format": "yolo", "path": f"images/{name}"} for name in ("b", "judge")]
+    assert data.samples == 5
+
+
 @pytest.mark.parametrize(
-    "told", ["train: images/a\nval: images/a", "train: images\nval: images/a", "train: images/c\nval: images/a", "val: images/a"]
+    "told",
+    [
+        "train: [images/a, images/b]\nval: images/a",
+        "train: images/a\nval: [images/b, images/c]",
+        "train: images/a\nval: images/a",
+        "train: images\nval: images/a",
+        "train: images/c\nval: images/a",
+        "val: images/a",
+    ],
 )
 def test_a_yolo_set_whose_parts_are_none_is_parted(tmp_path, told):
     for seed, name in enumerate("ab"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from octavo.errors import DataError
@@ -76,18 +78,27 @@ def _named(folder: Path, *, dated: bool = False) -> tuple[Path, Path] | None:
 
 
 def _told(folder: Path) -> tuple[Path, Path] | None:
-    """What a YAML file in the folder has for parts within its `images`, whatever it says of where the folder lies."""
+    """What a YAML file in the folder has for parts within its `images`, whatever it says of where the folder lies.
+
+    Of several folders for training the one with most images, which is enough to calibrate on; several for validation are no set.
+    """
     for file in with_names(folder):
         try:
             named = [parts_in(file, "train"), parts_in(file, "val") or parts_in(file, "test")]
         except DataError:
             continue  # is told of when the set is read
-        inner = [part[0][last_images(part[0]) :] for part in named if len(part) == 1 and "images" in part[0]]
-        if len(inner) == 2 and inner[0] != inner[1][: len(inner[0])] and inner[1] != inner[0][: len(inner[1])]:
-            found = _with_images(*(folder.joinpath(*path) for path in inner))
-            if found is not None:
-                return found
+        inner = [[path[last_images(path) :] for path in part if "images" in path] for part in named]
+        if len(inner[1]) != 1 or any(_holds(*pair) or _holds(*pair[::-1]) for pair in product(*inner)):
+            continue
+        pairs = [_with_images(folder.joinpath(*first), folder.joinpath(*inner[1][0])) for first in inner[0]]
+        found = max(filter(None, pairs), key=lambda pair: len(image_files(pair[0])), default=None)
+        if found is not None:
+            return found
     return None
+
+
+def _holds(folder: Sequence[str], other: Sequence[str]) -> bool:
+    return folder == other[: len(folder)]
 
 
 def _with_images(first: Path | None, second: Path | None) -> tuple[Path, Path] | None:
