@@ -283,6 +283,20 @@ class TestCoco:
         with pytest.raises(DataError, match="is a folder"):
             read(root, "coco", annotations="annotations")
 
+    @pytest.mark.parametrize("below", ["", "images/"])
+    def test_a_missing_image_is_not_that_of_another_part(self, tmp_path, below):
+        """Each part numbers its images from 1 on; the boxes of one were scored on the photo of another."""
+        write_coco(tmp_path, images=[{"id": 7, "file_name": "val/1.png"}], annotations=[])
+        for name in ("train/1.png", "val/2.png"):
+            picture(tmp_path / below / name)
+        with pytest.raises(DataError, match=r"names 1 image\(s\) of 1 that are not below .*val/1\.png"):
+            read(tmp_path, "coco")
+        # Deeper within the part, or under a name that no folder here has.
+        picture(tmp_path / below / "val/deep/1.png")
+        assert read(tmp_path, "coco")[0].path == tmp_path / below / "val/deep/1.png"
+        write_coco(tmp_path, images=[{"id": 7, "file_name": "elsewhere/2.png"}], annotations=[])
+        assert read(tmp_path, "coco")[0].path == tmp_path / below / "val/2.png"
+
     def test_images_are_found_by_path_and_by_unique_base_name(self, tmp_path):
         content = coco()
         content["images"][0]["file_name"] = "val2017/a.png"

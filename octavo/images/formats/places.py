@@ -54,6 +54,8 @@ class ImageFinder:
     def find(self, name: str, entry: str) -> Path | None:
         """Look for a file as it is named below the folder, its `images` and the part, then by its base name anywhere below.
 
+        Where the folder that its name begins with is there, only below that: several parts number their images from 1 on.
+
         Args:
             name: as the annotations have it.
             entry: the annotations' file, and the place in it, for errors.
@@ -71,6 +73,10 @@ class ImageFinder:
         except (StopIteration, OSError):
             pass  # not there, or no name that a file can have
         found = self._of_base(PurePosixPath(name).name)
+        inner = PurePosixPath(name).parent
+        named = [folder for place in self._places if inner.name and (folder := place / inner).is_dir()]
+        if named:
+            found = [path for path in found if any(path.is_relative_to(folder) for folder in named)]
         if len(found) > 1:
             raise DataError(
                 f"{entry}: the image {name!r} may be any of {shown([str(path) for path in found])}",
