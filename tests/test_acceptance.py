@@ -330,6 +330,10 @@ class TestCost:
             "int8_dynamic.size_ratio": 0.5,
             "int8_dynamic.cpu.t1.b1.speedup": 0.99,
             "int8_dynamic.cpu.t1.b1.median_low_ms": 10.0,
+            # Shown as 1.00x.
+            "fp32.cpu.t2.b1.median_high_ms": 10.2,
+            "int8.cpu.t2.b1.speedup": 0.997,
+            "int8.cpu.t2.b1.median_low_ms": 10.0,
             "fp16.cpu.t1.b1.speedup": 0.8,
             "fp16.cpu.t1.b1.median_low_ms": 12.0,
         }
