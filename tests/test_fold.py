@@ -355,7 +355,7 @@ def padded(value: float | None, behind: str, more: list[int], *, before: str | N
         tensors["w"] = GENERATOR.standard_normal((4, 3, 3, 3)).astype(np.float32)
         nodes.append(oh.make_node("Conv", ["wide", "w"], ["y"], "conv", **settings))
     else:
-        nodes.append(oh.make_node("MaxPool", ["wide"], ["y"], "pool", **({"kernel_shape": [3, 3]} | settings)))
+        nodes.append(oh.make_node(behind, ["wide"], ["y"], "pool", **({"kernel_shape": [3, 3]} | settings)))
     return network(nodes, tensors, ["y"])
 
 
@@ -413,9 +413,33 @@ def test_onnx_runtime_leaves_zeros_before_a_maximum_alone(strides, pads, own):
     np.testing.assert_array_equal(run(model, image, optimization="off")["y"], expected)
 
 
-@pytest.mark.parametrize("settings_", [{"ceil_mode": 1}, {"pads": [1, 0, 0, 0]}, {"auto_pad": "SAME_UPPER"}])
-def test_a_pool_that_pads_or_rounds_up_stays_as_it_is(settings_):
-    assert not PadApartPass()(padded(0.0, "MaxPool", [1, 1, 1, 1], **settings_)).modified
+@pytest.mark.parametrize(
+    ("behind", "pads", "settings_"),
+    [
+        ("MaxPool", [1, 1, 1, 1], {"ceil_mode": 1, "kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("MaxPool", [0, 0, 1, 1], {"ceil_mode": 1, "kernel_shape": [2, 2], "strides": [2, 2]}),
+        # The last window lies in the zeros.
+        ("AveragePool", [0, 0, 1, 1], {"ceil_mode": 1, "kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("AveragePool", [1, 2, 0, 1], {"kernel_shape": [2, 2]}),
+        ("AveragePool", [1, 3, 0, 1], {"count_include_pad": 1}),
+    ],
+)
+def test_zeros_before_other_pools_are_left_alone_too(behind, pads, settings_):
+    model = padded(0.0, behind, pads, **settings_)
+    image = {"x": IMAGE["x"] - 5}
+    expected = run(model, image, optimization="off")["y"]
+    clean(model, 18)
+    assert ops(model) == ["Pad", behind]
+    for level in ("all", "off"):
+        np.testing.assert_allclose(run(model, image, optimization=level)["y"], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("behind", "settings_"),
+    [("MaxPool", {"pads": [1, 0, 0, 0]}), ("MaxPool", {"auto_pad": "SAME_UPPER"}), ("AveragePool", {})],
+)
+def test_a_pool_that_pads_itself_and_means_of_fewer_zeros_than_the_kernel_stay_as_they_are(behind, settings_):
+    assert not PadApartPass()(padded(0.0, behind, [1, 1, 1, 1], **settings_)).modified
 
 
 def test_a_pad_with_two_readers_stays():

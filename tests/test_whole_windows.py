@@ -37,8 +37,9 @@ def test_sizes_and_pixels_are_those_that_onnx_runtime_makes(data):
     op_type = data.draw(st.sampled_from(["AveragePool", "LpPool", "MaxPool"]))
     size, kernel, strides = each(4, 9), each(1, 4), each(1, 4)
     pads = [data.draw(st.integers(0, length - 1)) for length in kernel * 2]
+    padding = data.draw(st.sampled_from([{"pads": pads}, {"pads": pads}, {}, {"auto_pad": "VALID"}]))
     extra = {"count_include_pad": data.draw(st.integers(0, 1))} if op_type == "AveragePool" else {}
-    attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads} | extra
+    attributes = {"kernel_shape": kernel, "strides": strides} | padding | extra
     image = {"x": np.random.default_rng(0).standard_normal((1, 2, *size)).astype(np.float32)}
     alone = network(
         [oh.make_node(op_type, ["x"], ["y"], "pool", ceil_mode=1, **attributes)], {}, ["y"], inputs={"x": [1, 2, *size]}
@@ -59,6 +60,9 @@ def test_sizes_and_pixels_are_those_that_onnx_runtime_makes(data):
     [
         ((5, 5), {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
         ((8, 8), {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 1, 1]}),
+        # Strides beyond the kernel.
+        ((6, 4), {"kernel_shape": [1, 1], "strides": [2, 2]}),
+        ((6, 6), {"kernel_shape": [2, 2], "strides": [3, 3], "auto_pad": "VALID"}),
         # Along the second axis rounding up adds a window that is made.
         ((8, 8), {"kernel_shape": [2, 3], "strides": [2, 2], "pads": [0, 0, 1, 0]}),
     ],

@@ -53,7 +53,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     8. no Einsum is left that a product of matrices computes;
     9. no nearest Resize has the coordinates that ONNX took back at opset 13;
     10. no GridSample has a float64 grid beside a float32 image;
-    11. no pool's shape counts a window of padding alone, which nothing makes;
+    11. no pool's shape counts a window that begins behind the image, which nothing makes;
     12. it passes the ONNX checker.
 
     Returns:
@@ -81,7 +81,9 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     if OpsetUpPass(opset)(model).modified:
         notes.append(f"opset converted from {before} to {opset}")
     notes += _noted(model, HalfPixelNearestPass(), "nearest Resizes of TensorFlow's coordinates written as half-pixel ones")
-    notes += _noted(model, WholeWindowsPass(), "pools whose last window is padding alone round down: nothing makes that window")
+    notes += _noted(
+        model, WholeWindowsPass(), "pools whose last window begins behind the image round down: nothing makes that window"
+    )
     if constants > _count(model, "Constant"):
         notes.append(f"{constants - _count(model, 'Constant')} Constant nodes became initializers")
     # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.

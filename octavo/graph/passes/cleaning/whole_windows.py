@@ -1,4 +1,4 @@
-"""Windows of pools that begin in the padding behind an image: ONNX Runtime makes none of them."""
+"""Windows of pools that begin behind an image: ONNX Runtime makes none of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _MENDED = 22
 
 
 class WholeWindowsPass(NodePass):
-    """Write a pool of `ceil_mode` without it, where rounding up counts a window that begins in the padding behind the image.
+    """Write a pool of `ceil_mode` without it, where rounding up counts a window that begins behind the image.
 
-    PyTorch, ONNX Runtime and ONNX from opset 22 on leave such a window out; ONNX' shape inference of opsets below counts it. Sizes
-    that a graph computes of that shape were one too large (a Resize to twice the size made 8x8 of 3x3, and other pixels).
+    In the padding there, or beyond where strides are longer than the kernel. PyTorch, ONNX Runtime and ONNX from opset 22 on leave
+    such a window out; ONNX' shape inference of opsets below counts it. Sizes that a graph computes of that shape were one too large
+    (a Resize to twice the size made 8x8 of 3x3, and other pixels).
 
     1. The spatial sizes of what it reads are known, and along one axis at least the two counts differ.
     2. Along the other axes what `ceil_mode` adds is written as padding behind, exact in MaxPool and in an AveragePool that counts
@@ -39,7 +40,8 @@ class WholeWindowsPass(NodePass):
     def _is_offered(self, node: ir.Node) -> bool:
         if node.op_type not in ("AveragePool", "LpPool", "MaxPool") or node.domain not in ("", "ai.onnx"):
             return False
-        return bool(node.attributes.get_int("ceil_mode", 0)) and any(node.attributes.get_ints("pads", ()))
+        rounds_up = bool(node.attributes.get_int("ceil_mode", 0))
+        return rounds_up and node.attributes.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID")
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         shape = node.inputs[0].shape
@@ -49,7 +51,7 @@ class WholeWindowsPass(NodePass):
         if len(sizes) != axes or not all(isinstance(size, int) for size in sizes):
             return False
         strides, dilations = (node.attributes.get_ints(name, None) or [1] * axes for name in ("strides", "dilations"))
-        pads = list(node.attributes.get_ints("pads", ()))
+        pads = list(node.attributes.get_ints("pads", None) or [0] * 2 * axes)
         spans = [(length - 1) * step + 1 for length, step in zip(kernel, dilations, strict=True)]
         places = zip(sizes, spans, strides, pads[:axes], pads[axes:], strict=True)
         counts = [_counts(*place) for place in places]
@@ -61,7 +63,8 @@ class WholeWindowsPass(NodePass):
             if end >= kernel[axis] or node.op_type == "LpPool" or node.attributes.get_int("count_include_pad", 0):
                 return False
             pads[axes + axis] = end
-        node.attributes.pop("ceil_mode")
+        for name in ("ceil_mode", "auto_pad"):
+            node.attributes.pop(name, None)
         node.attributes.add(ir.AttrInt64s("pads", pads))
         _forget_behind(node)
         InferShapesPass()(model)
