@@ -123,6 +123,21 @@ def test_open_sizes():
     assert not TransposedToConvPass()(given).modified
 
 
+@pytest.mark.parametrize("side", [2, 3])
+def test_a_map_twice_as_large_is_not_taken_for_one_of_the_same_open_size(side):
+    """ONNX Runtime gives it the memory of one that has as many channels, and sizes of the same names."""
+    nodes = [
+        oh.make_node("Sigmoid", ["x"], ["a"], "first"),
+        oh.make_node("ConvTranspose", ["a", "w"], ["t"], "up", strides=[2, 2], pads=[1] * 4),
+        oh.make_node("Conv", ["t", "last"], ["y"], "last"),
+    ]
+    model = network(nodes, {"w": normal(5, 5, side, side), "last": normal(4, 5, 1, 1)}, ["y"], inputs={"x": [1, 5, "h", "w"]})
+    image = {"x": normal(1, 5, 9, 14)}
+    before = run(model, image)["y"]
+    assert TransposedToConvPass()(model).modified
+    np.testing.assert_allclose(run(model, image)["y"], before, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("side", "settings"),
     [

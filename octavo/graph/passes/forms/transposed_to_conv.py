@@ -77,7 +77,8 @@ class TransposedToConvPass(SparingPass, NodePass):
         if cut is not None and cut.name not in self.kept:
             end = cut
             deep = step(cut.op_type, [deep, *cut.inputs[1:]], "cut_blocks", shape, cut.name, **cut.attributes)
-        tall = [side * size if isinstance(size, int) else size for size in sizes]
+        # ONNX Runtime takes a size of the same name for the same size.
+        tall = [side * size if isinstance(size, int) else size if side == 1 else ir.SymbolicDim(None) for size in sizes]
         if side > 1:
             deep = step("DepthToSpace", [deep], "space", [batch, len(blocks) // side**2, *tall], blocksize=side, mode="DCR")
         if any(any(axis.crop) for axis in axes):
