@@ -51,15 +51,14 @@ def test_each_kind_of_node_gets_its_form_and_reason(model):
     reasons = {decision.node: (decision.precision, decision.reason) for decision in result.decisions}
     carrier = ("float", "dynamic INT8 quantizes weights only")
     attended = ("float", "its weights are not constant")
-    odd = ("float", "its weights are not a float32 matrix, or its attributes have no integer kernel")
     weighted = ("int8", "int8 weights, activation ranges at run time")
     assert reasons == {
         "conv": ("int8", "weights int8 in the file, computed in float32"),
-        **{"flat": carrier, "turn": carrier, "mean": carrier, "scores": attended, "scaled": odd},
-        **{"query": weighted, "plain": weighted},
+        **{"flat": carrier, "turn": carrier, "mean": carrier, "scores": attended},
+        **{"query": weighted, "plain": weighted, "scaled": weighted},
     }
     ops = [node.op_type for node in result.model.graph]
-    assert (ops.count("MatMulInteger"), ops.count("Conv"), ops.count("Gemm"), ops.count("MatMul")) == (2, 1, 1, 1)
+    assert (ops.count("MatMulInteger"), ops.count("Conv"), ops.count("Gemm"), ops.count("MatMul")) == (3, 1, 0, 1)
     found = sqnr(model, result.model, IMAGES)
     assert min(found.values()) > 25
     assert max(found.values()) < 100, "it is quantized"
@@ -117,6 +116,24 @@ def test_recurrent_layers_say_that_they_are_not_quantized():
     result = quantize_dynamic(network(nodes, tensors, ["y"]), Int8())
     reasons = {decision.node: decision.reason for decision in result.decisions}
     assert reasons["gru"] == "no dynamic INT8 kernel is used for recurrent layers"
+
+
+@pytest.mark.parametrize("before", [[], ["Transpose"]])
+def test_a_gemm_with_factors_and_a_turned_input_is_quantized(before):
+    """A network of such layers alone could not be quantized at all; its static file could."""
+    tensors = {"m": normal(3, 8), "b": normal(8), "rows": np.array([3, -1], np.int64)}
+    nodes = [oh.make_node("Reshape", ["x", "rows"], ["r"], "rows")]
+    nodes += [oh.make_node("Transpose", ["r"], ["t"], "turn", perm=[1, 0])] if before else []
+    settings = {"alpha": 0.5, "beta": 2.0} | ({} if before else {"transA": 1})
+    nodes.append(oh.make_node("Gemm", ["t" if before else "r", "m", "b"], ["y"], "product", **settings))
+    model = network(nodes, tensors, ["y"])
+    result = quantize_dynamic(model, Int8())
+    assert {one.node: one.precision for one in result.decisions} == {
+        **{node.name: "float" for node in nodes},
+        "product": "int8",
+    }
+    assert "DynamicQuantizeLinear" in [node.op_type for node in result.model.graph]
+    assert sqnr(model, result.model, IMAGES)["y"] > 30
 
 
 def test_a_file_far_from_fp32_says_so(tmp_path):

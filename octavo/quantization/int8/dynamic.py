@@ -21,6 +21,7 @@ from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
 from octavo.graph.io import copied
 from octavo.graph.names import added_apart, unique
+from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
 from octavo.graph.passes.qdq import new_constant
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
@@ -51,9 +52,12 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         QuantizationError: the graph is quantized already, nothing can be quantized, or `keep_float` names nothing.
     """
     check_float(model, QuantizationError)
-    model = copied(model)
-    kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
-    decisions = [_decided(node, kept) for node in model.graph if node.op_type != "Constant"]
+    given, model = model, copied(model)
+    kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in given.graph))
+    with added_apart(model):
+        PlainGemmPass()(model)
+    written = {node.name: node for node in model.graph}
+    decisions = [_decided(written.get(node.name, node), kept) for node in given.graph if node.op_type != "Constant"]
     chosen = {decision.node: decision.op_type for decision in decisions if decision.precision == "int8"}
     if not chosen:
         raise QuantizationError(
