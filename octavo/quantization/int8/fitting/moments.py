@@ -43,7 +43,8 @@ class Moments:
     def __init__(self, groups: int, columns: int) -> None:
         self.count = 0
         self._sum = np.zeros((groups, columns))
-        self._products = [np.zeros(shape, np.int32) for shape in _stripes(groups, columns)]
+        # One block, which goes back to the system when it is let go: stripes by themselves are small enough to stay in the heap.
+        self._products = _cut(np.zeros(moment_bytes(groups, columns) // 4, np.int32), groups, columns)
         # No sum of products is larger.
         self._most = 0.0
         self._waiting: list[np.ndarray] = []
@@ -99,8 +100,9 @@ class Moments:
         moments = np.empty((*self._sum.shape, size))
         for start in range(0, size, _PRODUCTS):
             stop = start + _PRODUCTS
-            np.divide(self._products.pop(0), max(1, self.count), out=moments[:, start:stop, start:])
+            np.divide(self._products[start // _PRODUCTS], max(1, self.count), out=moments[:, start:stop, start:])
             moments[:, stop:, start:stop] = moments[:, start:stop, stop:].swapaxes(1, 2)
+        self._products = []
         if about_mean:
             for start in range(0, size, _STRIPE):
                 stripe = slice(start, start + _STRIPE)
@@ -116,6 +118,13 @@ def moment_bytes(groups: int, columns: int) -> int:
 def _stripes(groups: int, columns: int) -> list[tuple[int, int, int]]:
     """Shapes of the products that are held: rows from the diagonal on."""
     return [(groups, min(_PRODUCTS, columns - start), columns - start) for start in range(0, columns, _PRODUCTS)]
+
+
+def _cut(block: np.ndarray, groups: int, columns: int) -> list[np.ndarray]:
+    """The stripes of a vector that holds all of them."""
+    shapes = _stripes(groups, columns)
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(block, ends[:-1]), shapes, strict=True)]
 
 
 def _few(rows: np.ndarray, count: int) -> Iterator[np.ndarray]:
