@@ -109,7 +109,7 @@ def as_onnx(
     MeanToPoolPass()(graph)
     for op_type in ("Conv", "Gemm"):
         BiasCodesPass(op_type)(graph)
-    for op_type in ("Conv", "ConvTranspose", "Gemm"):
+    for op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         ProtectFloatPass(op_type)(graph)
     PReluOfCodesPass()(graph)
     OwnCodesPass()(graph)

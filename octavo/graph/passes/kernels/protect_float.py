@@ -5,10 +5,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.names import take_place
+from octavo.graph.nodes import origin
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of
 
 __all__ = ["ProtectFloatPass"]
+
+# What ONNX Runtime 1.31 moves a QuantizeLinear ahead of, and a DequantizeLinear behind; a Flatten, say, it does not.
+_MOVED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class ProtectFloatPass(NodePass):
@@ -21,6 +25,10 @@ class ProtectFloatPass(NodePass):
     1. The layer's weights are not codes behind a DequantizeLinear.
     2. A QuantizeLinear reads its output, or that of the Relu or Clip that reads it. A Relu becomes the LeakyRelu of slope 0; before
        a Clip that begins at zero stands one of slope 0.
+    3. Where codes come in, one that reads it behind operators that only move values counts, too: ONNX Runtime moves it ahead of
+       them, and a DequantizeLinear behind.
+    4. A MatMul that codes come into and the Add of its bias are one layer, which ONNX Runtime makes a Gemm of; a MatMul alone it
+       leaves.
 
     The result is the same to the last bit.
     """
@@ -35,9 +43,17 @@ class ProtectFloatPass(NodePass):
             return False
         last = node
         readers = [use.node for use in node.outputs[0].uses()]
-        if len(readers) == 1 and readers[0].op_type in ("Clip", "Relu"):
+        if node.op_type == "MatMul":
+            if len(readers) != 1 or readers[0].op_type != "Add" or not any(map(_is_constant, readers[0].inputs)):
+                return False
+            if not _is_from_codes(node.inputs[0]):
+                return False
             last = readers[0]
-        if not any(use.node.op_type == "QuantizeLinear" for use in last.outputs[0].uses()):
+        elif len(readers) == 1 and readers[0].op_type in ("Clip", "Relu"):
+            last = readers[0]
+        if not any(use.node.op_type == "QuantizeLinear" for use in last.outputs[0].uses()) and (
+            not _is_moved_to_codes(last.outputs[0]) or not _is_from_codes(node.inputs[0])
+        ):
             return False
         if last.op_type == "Relu":
             self._replaced(model, last)
@@ -63,6 +79,26 @@ class ProtectFloatPass(NodePass):
     def _replaced(self, model: ir.Model, relu: ir.Node) -> None:
         made = ir.node("LeakyRelu", [relu.inputs[0]], {"alpha": 0.0}, name=relu.name)
         take_place(model, [relu], [made], relu.outputs[0], made.outputs[0])
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    return constant_of(value) is not None
+
+
+def _is_moved_to_codes(value: ir.Value) -> bool:
+    """Whether a QuantizeLinear reads a value, moved about or not."""
+    readers = [use.node for use in value.uses()]
+    return any(
+        reader.op_type == "QuantizeLinear" or (reader.op_type in _MOVED and _is_moved_to_codes(reader.outputs[0]))
+        for reader in readers
+    )
+
+
+def _is_from_codes(value: ir.Value | None) -> bool:
+    """Whether a value comes from a DequantizeLinear, moved about or not."""
+    source = origin(value, _MOVED)
+    node = source.producer() if source is not None else None
+    return node is not None and node.op_type == "DequantizeLinear"
 
 
 def _leaky(value: ir.Value, beside: ir.Node, slope: float) -> ir.Node:

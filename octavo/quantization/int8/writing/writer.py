@@ -73,7 +73,7 @@ def write_qdq(
         elif unit not in done:
             _write(graph, unit, kept)
     result = _shaped(graph.closed(), units, {graph.code(name): name for name in scales}, scales)
-    for op_type in ("Conv", "ConvTranspose", "Gemm"):
+    for op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         ProtectFloatPass(op_type)(result)
     # Tuned to the kernels for uint8; int8 activations are for other machines, where a bias makes a float Gemm all the same.
     if any(chosen.zero_point.dtype == np.int8 for chosen in scales.values()):
