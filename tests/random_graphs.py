@@ -39,12 +39,14 @@ class RandomGraph:
         trace: the steps that it was made of.
         image: the input that takes the image.
         shape: of one image, as the input takes it.
+        larger: of what an input of open sizes takes as well: another batch, height and width; `shape` where none is open.
     """
 
     proto: onnx.ModelProto
     trace: list[str]
     image: str
     shape: tuple[int, ...]
+    larger: tuple[int, ...]
     sides: dict[str, np.ndarray]
     seed: int
     dtype: type = np.float32
@@ -58,10 +60,11 @@ class RandomGraph:
             node.name = ""
         return copy.SerializeToString()
 
-    def feeds(self, count: int, seed: int) -> list[dict[str, np.ndarray]]:
+    def feeds(self, count: int, seed: int, *, larger: bool = False) -> list[dict[str, np.ndarray]]:
         """Images of blobs and some noise, and what other inputs take."""
         generator = np.random.default_rng((self.seed, seed))
-        return [{self.image: _photo(generator, self.shape, self.channels, self.dtype), **self.sides} for _ in range(count)]
+        shape = self.larger if larger else self.shape
+        return [{self.image: _photo(generator, shape, self.channels, self.dtype), **self.sides} for _ in range(count)]
 
 
 def random_graph(seed: int, steps: int = 5) -> RandomGraph:
@@ -72,7 +75,7 @@ def random_graph(seed: int, steps: int = 5) -> RandomGraph:
 def _photo(generator: np.random.Generator, shape: tuple[int, ...], channels: int, dtype: type) -> np.ndarray:
     last = shape[1] != channels
     height, width = shape[1:3] if last else shape[2:]
-    blobs = generator.standard_normal((1, channels, height // 4 + 1, width // 4 + 1))
+    blobs = generator.standard_normal((shape[0], channels, height // 4 + 1, width // 4 + 1))
     image = blobs.repeat(4, 2).repeat(4, 3)[:, :, :height, :width]
     image = image * generator.uniform(0.7, 1.3) + 0.2 * generator.standard_normal(image.shape)
     image = image.transpose(0, 2, 3, 1) if last else image
@@ -95,7 +98,7 @@ class _Growing:
         # Names as torch writes them, none for nodes, and one for all.
         self.naming = self.pick(["plain", "slash", "none", "same"])
         self.by_node = self.chance(0.2)
-        self.open_batch, self.open_sides, self.listed = self.chance(0.3), self.chance(0.1), self.chance(0.1)
+        self.open_batch, self.open_sides, self.listed = self.chance(0.3), self.chance(0.2), self.chance(0.1)
 
     def chance(self, share: float) -> bool:
         return bool(self.generator.random() < share)
@@ -526,11 +529,13 @@ class _Growing:
             outputs += found or [self.same(source, 2)]
         if self.chance(0.1) and made[-1] != "image":
             outputs.append(made[-1])
-        open_shape = list(shape)
+        open_shape: list[int | str] = list(shape)
+        larger = list(shape)
         if self.open_batch:
-            open_shape[0] = "batch"
+            open_shape[0], larger[0] = "batch", 2
         if self.open_sides:
             open_shape[1:] = ["h", "w", channels] if last else [channels, "h", "w"]
+            larger[1:] = [2 * height, width + 8, channels] if last else [channels, 2 * height, width + 8]
         inputs = [oh.make_tensor_value_info("image", _type(self.values["image"]), open_shape)]
         inputs += [oh.make_tensor_value_info(name, TYPE.FLOAT, value.shape) for name, value in sides.items()]
         if self.listed:
@@ -542,7 +547,7 @@ class _Growing:
         ]
         constants = [onh.from_array(value, name) for name, value in self.constants.items()]
         proto = self._model(oh.make_graph(self.nodes, "random", inputs, ends, constants))
-        return RandomGraph(proto, self.trace, "image", shape, sides, self.seed, dtype, channels)
+        return RandomGraph(proto, self.trace, "image", shape, tuple(larger), sides, self.seed, dtype, channels)
 
 
 def _type(array: np.ndarray) -> int:

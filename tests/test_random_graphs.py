@@ -19,7 +19,7 @@ from onnxruntime.quantization import quantize_static as of_onnx_runtime
 from random_graphs import RandomGraph, random_graph
 
 from octavo.calibration.collector import collect
-from octavo.errors import QuantizationError
+from octavo.errors import ModelRunError, QuantizationError
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load, save
 from octavo.params.grammar import Int8, OnnxSource
@@ -92,6 +92,12 @@ def test_cleaning_keeps_names_types_and_values(seed, tmp_path):
     graph = made(seed, tmp_path, opset=[17, 18, 20, 22][seed % 4])
     images = graph.images(2, 0)
     wanted = runs(graph.graph.nameless(), images, optimization="off")
+    others = graph.graph.feeds(1, 4, larger=True)
+    try:
+        wanted += runs(graph.graph.nameless(), others, optimization="off")
+        images += others
+    except ModelRunError:
+        pass  # its sizes are open by their names alone
     for level in ("off", "all"):
         for one, other in zip(wanted, runs(graph.path, images, optimization=level), strict=True):
             assert list(one) == list(other)
@@ -187,6 +193,14 @@ def test_an_int8_file_is_what_its_manifest_says(seed, tmp_path):
     entries = session_config(fits16=recipe.target == "cpu-no-vnni")
     wanted, got = runs(graph.path, unseen), runs(path, unseen, entries=entries)
     ours = noise(wanted, got)
+    others = graph.graph.feeds(1, 4, larger=True)
+    try:
+        large = runs(graph.path, others)
+    except ModelRunError:
+        pass
+    else:
+        for name, value in runs(path, others, entries=entries)[0].items():
+            assert value.shape == large[0][name].shape, name
     if recipe.format == "qdq":
         plain = noise(wanted, runs(path, unseen, optimization="off"))
         for name, db in ours.items():
