@@ -83,6 +83,45 @@ def test_a_bias_behind_codes_of_16_bits_stays_with_its_product():
     assert [max(len(value.shape) for value in pair if value.is_initializer()) for pair in biases] == [3, 1]
 
 
+@pytest.mark.parametrize("act", ["Relu", "Clip"])
+@pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
+def test_a_last_layer_with_a_relu_puts_out_float(op_type, act):
+    """It was rounded, and cut at the largest value of calibration: an answer of a regression that was larger was lost."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["c"], ["r"], "relu"),
+        oh.make_node("Reshape", ["r", "rows"], ["f"], "flat"),
+        oh.make_node("Transpose", ["f"], ["t"], "turn", perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["t", "m1"], ["h"], "linear"),
+    ]
+    if op_type == "Gemm":
+        nodes[2:] = [
+            oh.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
+            oh.make_node("Flatten", ["p"], ["f"], "flat"),
+            oh.make_node("Gemm", ["f", "m1", "b1"], ["h"], "linear"),
+        ]
+    nodes.append(oh.make_node(act, ["h", "least", "most"] if act == "Clip" else ["h"], ["y"], "end"))
+    model = network(nodes, WEIGHTS | {"least": np.float32(0), "most": np.float32(50)}, ["y"])
+    statistics = statistics_of(model, [{"x": image} for image in IMAGES])
+    result = quantize_static(model, statistics, Int8(method="minmax", placement="all", float_heads=False))
+    assert sqnr(model, result.model, [{"x": image} for image in IMAGES])["y"] > 20
+    assert next(value.producer() for value in result.model.graph.outputs).op_type == act, "no DequantizeLinear"
+    made = {decision.node: (decision.precision, decision.reason) for decision in result.decisions}
+    assert made["linear"][0] == "int8"
+    assert made["end"] == ("float", "cuts what its layer puts out in float")
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert (found.layers, found.integer, found.unexpected, found.unresolved) == (2, 2, [], [])
+
+
+def test_between_a_gemm_and_a_float_layer_a_relu_stays_in_integers():
+    """ONNX Runtime would make a float Gemm of the two."""
+    model = linear(2)
+    statistics = statistics_of(model, [{"x": image} for image in IMAGES])
+    result = quantize_static(model, statistics, Int8(method="minmax", placement="all", keep_float=["linear2"]))
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert (found.layers, found.integer, found.unexpected) == (2, 2, [])
+
+
 def test_a_layer_that_onnx_runtime_runs_in_float_behind_our_back_is_told():
     """FP32 itself, said to be INT8: the fused Gemm has the MatMul's name and more."""
     model = linear(3)

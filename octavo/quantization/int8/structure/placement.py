@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import cache
 
 import onnx_ir as ir
@@ -83,12 +84,15 @@ def decisions_of(reasons: Mapping[Unit, str], wide: Collection[str] = ()) -> lis
         wide: names of the tensors that have 16-bit codes: no kernel takes 8-bit ones beside them.
     """
     bare = {layer for unit, layer in row_activations(reasons).items() if reasons[unit]}
+    read = {value for unit, reason in reasons.items() if not reason for value in unit.inputs}
     found = []
     for unit, reason in reasons.items():
         around = any(value.name in wide for value in (*unit.inputs, *unit.inner, *unit.outputs))
         precision = "float" if reason else "16-bit" if around else "int8"
         why = reason or (_wide_why(unit) if around else _why(unit, bare))
         found += [Decision(node.name or "", node.op_type, precision, why) for node in unit.nodes if node.op_type != "Constant"]
+        if precision == "int8" and unit.is_product and len(unit.nodes) > 1 and read.isdisjoint(unit.outputs):
+            found[-1] = replace(found[-1], precision="float", reason="cuts what its layer puts out in float")
     return found
 
 

@@ -89,8 +89,12 @@ class Unit:
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a bare Gemm or MatMul of weights: in int8 its kernels put out float where no codes are read, at no cost."""
-        return self.kind == "linear" and len(self.nodes) == 1 and self.main.op_type in ("Gemm", "MatMul")
+        """Whether it is a Gemm or MatMul of weights: in int8 its kernels put out float where no codes are read, at no cost.
+
+        A Relu or Clip behind it cuts floats then. Not so between a Gemm and float nodes: ONNX Runtime makes a float Gemm of both.
+        """
+        alone = len(self.nodes) == 1 or self.outputs[0].is_graph_output() or self.main.op_type == "MatMul"
+        return self.kind == "linear" and self.main.op_type in ("Gemm", "MatMul") and alone
 
 
 def units_of(model: ir.Model) -> list[Unit]:

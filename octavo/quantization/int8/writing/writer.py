@@ -97,8 +97,9 @@ def _write(graph: CodedGraph, unit: Unit, kept: Collection[str]) -> None:
 
 def _integer(graph: CodedGraph, unit: Unit) -> None:
     (end, nodes), bounds = folded(unit), UNBOUNDED
-    # No integer kernel writes 16 bits, nor do ONNX Runtime's Max and Min read them: there the node stays.
-    if end is not None and graph.eight_bits(end.outputs[0].name):
+    # No integer kernel writes 16 bits, nor do ONNX Runtime's Max and Min read them: there the node stays, as it does where floats
+    # are put out.
+    if end is not None and end.outputs[0].name in graph.scales and graph.eight_bits(end.outputs[0].name):
         bounds = bounds_of(end)
     else:
         nodes = list(unit.nodes)
