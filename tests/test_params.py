@@ -61,6 +61,7 @@ EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
             ["models.small.int8", "target openvino takes `format: qdq` only"],
         ),
         ({"int8": {"target": "arm", "format": "qoperator"}}, ["models.small.int8", "target arm takes `format: qdq` only"]),
+        ({"int8": {"target": "arm", "placement": "table:costs.json"}}, ["models.small.int8", "target arm is placed by estimates"]),
         ({"int8": {"target": "tensorrt", "bits16": ["a"]}}, ["models.small.int8", "no 16-bit activations: use `keep_float`"]),
         ({"int8": {"weights": "mean"}}, ["models.small.int8.weights", "'minmax' or 'mse'"]),
         ({"calibrate": {"samples": "many"}}, ["models.small.calibrate.samples", "valid integer", "'many'"]),

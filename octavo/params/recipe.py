@@ -111,7 +111,8 @@ class Int8(Block):
     float_heads: bool = True
     # Where Q and DQ go. measured: each kind of work is timed in float and in INT8 on this machine; what is faster in float, borders
     # included, stays float. table:<file>: the same from a saved table (a copy of models/<model>/int8/costs.json): same table, same
-    # bytes. all: everything that can be INT8 is, and repair goes by estimates.
+    # bytes; for targets `cpu` and `cpu-no-vnni`. all: everything that can be INT8 is, and repair goes by estimates, as it does for
+    # the other targets.
     placement: Annotated[str, Field(pattern=r"^(measured|all|table:.+)$")] = "measured"
     # Node names, op types or shell patterns that stay in float32, each must match a node.
     keep_float: tuple[str, ...] = ()
@@ -143,6 +144,11 @@ class Int8(Block):
                 raise ValueError(f"target {self.target} takes `format: qdq` only: QLinearConv and its like are ONNX Runtime's")
             if self.bits16:
                 raise ValueError(f"target {self.target} has no 16-bit activations: use `keep_float` for the nodes around them")
+        if self.table and self.target not in ("cpu", "cpu-no-vnni"):
+            raise ValueError(
+                f"target {self.target} is placed by estimates: a table holds times of ONNX Runtime's kernels on x86; leave "
+                "`placement` out, or use `all`"
+            )
         return self
 
 
