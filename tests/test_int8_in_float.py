@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -203,6 +204,32 @@ def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
     assert "weights int8 in the file" not in reasons["body"]
     assert any("weights int8 in the file" in reason for reason in reasons.values())
     assert more.measured["db"] >= 28
+
+
+def test_where_repair_leaves_hardly_anything_in_int8_weights_alone_are_rounded(tmp_path):
+    """The Gemm has nearly all that INT8 saves, and what it reads makes nearly all noise: what is left of INT8 serves nobody."""
+    costs = quantized(fidelity=10.0).costs
+    for most, taken in ((200.0, "float"), (10.0, "int8")):
+        gains = {kind: most if "Gemm" in kind else 3.0 if "Conv" in kind else 0.3 for kind in costs.units}
+        units = {kind: Cost(gain, 0.1) for kind, gain in gains.items()}
+        replace(costs, units=units, speeds={}).save(tmp_path / "costs.json")
+        result = quantized(fidelity=23.0, placement=f"table:{tmp_path / 'costs.json'}")
+        assert precisions(result) == {"float"} | {taken}
+        assert result.measured["all_int8_db"] < 23 <= result.measured["db"]
+        if taken == "float":
+            why = result.measured["in_float"]
+            assert re.fullmatch(r"once it is close enough to FP32, INT8 saves \d\.\d% of float's time, by prices", why)
+            (warning,) = result.warnings(repair=True)
+            assert f": {why}; `repair: false` keeps INT8" in warning
+            assert {decision.node: decision.reason for decision in result.decisions}["body"] == f"{why}; weights int8 in the file"
+
+
+def test_estimated_prices_do_not_say_that_next_to_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(in_float, "_SAVES", 1.0)
+    for placement, taken in (("all", {"float", "int8"}), (table(tmp_path / "costs.json", FAST), {"float"})):
+        result = quantized(fidelity=23.0, placement=placement)
+        assert result.measured["all_int8_db"] < 23 <= result.measured["db"]
+        assert precisions(result) == taken
 
 
 def test_such_a_file_is_accepted_and_its_record_says_that_no_layer_is_int8(timed, tmp_path):

@@ -28,6 +28,8 @@ __all__ = ["Served", "in_float", "name_of", "served_by", "speeds_of"]
 
 # Below this share of FP32's speed a file is slower; what lies between it and 1 may be the timer's noise.
 _SLOWER = 0.95
+# Of float's time by prices, what INT8 has to save once repair has given layers back: with less, float is as fast.
+_SAVES = 0.03
 # What slows a file with 16-bit codes, for which ONNX Runtime's CPU has no kernel.
 _SIXTEEN = " with `bits16`, around whose tensors layers compute in float between codes: fewer names there cost less"
 # FP32 that takes less (ms) is not timed: calls make most of it, and nobody waits for it.
@@ -60,11 +62,12 @@ def served_by(
     *,
     stored: Collection[str],
     rival: bool,
+    saved: float,
     judge: Judge,
     wanted_db: float,
 ) -> Served:
-    """The placement that was found, or all in float where that is too far from FP32, or slower than FP32 or than this, and rounded
-    weights alone are not: those of all layers, or else of the few that make little noise, or none.
+    """The placement that was found, or all in float where that is too far from FP32, or slower than FP32 or than this, or saves
+    next to no time, and rounded weights alone are close: those of all layers, or else of the few that make little noise, or none.
 
     Args:
         model: FP32 as it came in.
@@ -74,12 +77,15 @@ def served_by(
         stored: names of layers whose rounded weights make little noise (`Placing.store`).
         rival: prices call float fastest throughout: it is timed, too. Written with the forms that this writes, it need not run at
             FP32's speed (of PRelu networks at twice that).
+        saved: of float's time, what the placement saves (`Placing.saved`).
         judge: measures.
         wanted_db: SQNR in dB that the network is held to.
     """
     costs, why = found.costs, ""
     if db_of(found.noise) < wanted_db:
         why = "none of the measured placements with INT8 in them is close enough to FP32"
+    elif saved < _SAVES:
+        why = f"once it is close enough to FP32, INT8 saves {max(saved, 0.0):.1%} of float's time, by prices"
     elif costs is not None:
         other = in_float(draft, whole, "", _heavy(whole)) if rival else None
         costs = _with_speeds(costs, model, draft, [plan for plan in (found.plan, other) if plan is not None], judge.samples[0])

@@ -160,6 +160,7 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
                 Served(plan, noise, costs),
                 stored=placing.stored,
                 rival=placing.float_is_fastest,
+                saved=placing.saved(plan),
                 judge=judge,
                 wanted_db=record["fidelity_db"],
             )
