@@ -369,11 +369,11 @@ def test_images_on_which_nothing_is_found_count_for_nothing_and_those_of_no_numb
     assert np.isfinite(measured[0]["db"])
     with pytest.raises(QuantizationError, match="puts nothing out at y on any of the 1 images"):
         quantize_static(model, statistics, recipe, Images(CALIBRATION, [dim]))
-    for images in (Images(CALIBRATION, [*HELD_OUT, far]), Images([*CALIBRATION[:3], far], HELD_OUT)):
-        with pytest.raises(QuantizationError, match=r"NaN or infinity in '.*' on image [45] of"):
-            quantize_static(model, statistics, recipe, images)
-    with pytest.raises(QuantizationError, match="what rounding shifts in '.*' is NaN or infinite"):
-        quantize_static(model, statistics, Int8(method="minmax"), Images([*CALIBRATION[:3], far], []))
+    with pytest.raises(QuantizationError, match=r"NaN or infinity in '.*' on image 5 of"):
+        quantize_static(model, statistics, recipe, Images(CALIBRATION, [*HELD_OUT, far]))
+    for asked, held in ((recipe, HELD_OUT), (Int8(method="minmax"), [])):
+        with pytest.raises(QuantizationError, match="what rounding shifts in '.*' is NaN or infinite"):
+            quantize_static(model, statistics, asked, Images([*CALIBRATION[:3], far], held))
 
 
 def test_without_images_nothing_is_measured_and_auto_is_mse():
