@@ -73,11 +73,11 @@ def made(seed: int, folder: Path, opset: int = 18) -> Made:
 
 
 def noise(wanted: list[dict[str, np.ndarray]], got: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """SQNR in dB of each float output over all images; of others the share that agrees, as if a tenth were noise of 10 dB."""
+    """SQNR in dB of each float output over all images; places and classes, which others hold, are not compared."""
     found = {}
     for name, first in wanted[0].items():
-        pairs = [(one[name].astype(np.float64), other[name].astype(np.float64)) for one, other in zip(wanted, got, strict=True)]
         if first.dtype.kind == "f":
+            pairs = [(one[name].astype(np.float64), other[name].astype(np.float64)) for one, other in zip(wanted, got, strict=True)]
             found[name] = sqnr_db(sum(float((a**2).sum()) for a, _ in pairs), sum(float(((a - b) ** 2).sum()) for a, b in pairs))
     return found
 
@@ -197,7 +197,7 @@ def test_an_int8_file_is_what_its_manifest_says(seed, tmp_path):
     try:
         large = runs(graph.path, others)
     except ModelRunError:
-        pass
+        pass  # nor does FP32 take it: its sizes are open by their names alone
     else:
         for name, value in runs(path, others, entries=entries)[0].items():
             assert value.shape == large[0][name].shape, name

@@ -4,12 +4,14 @@ import numpy as np
 import onnx.helper as oh
 import onnx_ir as ir
 import pytest
-from graphs import network, run
+from graphs import network, run, sqnr, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.graph.clean import clean
 from octavo.graph.passes.cleaning.whole_windows import WholeWindowsPass
+from octavo.params.grammar import Int8
+from octavo.quantization.int8 import Images, quantize_static
 
 
 def doubled(op_type, size, opset=18, *, stated=None, **attributes):
@@ -106,3 +108,27 @@ def test_pools_of_open_size_and_of_whole_windows_stay():
     )
     assert not WholeWindowsPass()(open_).modified
     assert not WholeWindowsPass()(whole).modified
+
+
+@pytest.mark.parametrize(
+    ("op_type", "extra"), [("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1})], ids=str
+)
+@pytest.mark.parametrize("pads", [[0, 0, 1, 1], [0, 1, 1, 1]], ids=str)
+def test_a_layer_behind_such_pools_becomes_int8(op_type, extra, pads):
+    """Behind two of them quantizing ended in an error: a layer's stated size was not the one that it ran at."""
+    size = [16, 16 - pads[1]]
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": pads, "ceil_mode": 1, **extra}
+    nodes = [
+        oh.make_node(op_type, ["x"], ["p"], "p", **pool),
+        oh.make_node(op_type, ["p"], ["q"], "q", **pool),
+        oh.make_node("Conv", ["q", "w"], ["y"], "conv", pads=[1, 1, 1, 1]),
+    ]
+    generator = np.random.default_rng(0)
+    model = network(nodes, {"w": generator.standard_normal((4, 3, 3, 3)).astype(np.float32)}, ["y"], inputs={"x": [1, 3, *size]})
+    image = {"x": generator.standard_normal((1, 3, *size)).astype(np.float32)}
+    expected = run(model, image, optimization="off")["y"]
+    assert list(model.graph.outputs[0].shape) != list(expected.shape)
+    clean(model, 18)
+    assert list(model.graph.outputs[0].shape) == list(expected.shape)
+    result = quantize_static(model, statistics_of(model, [image] * 2), Int8(placement="all"), Images([image], [image])).model
+    assert sqnr(model, result, [image])["y"] > 20
