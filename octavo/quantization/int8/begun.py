@@ -13,6 +13,7 @@ from octavo.graph.passes.affine.sub_to_add import SubToAddPass
 from octavo.graph.passes.forms.mean_to_pool import GlobalMaxPass, MaxToPoolPass
 from octavo.graph.passes.forms.pool_behind_conv import PoolBehindConvPass
 from octavo.graph.passes.forms.rows_of_anchors import RowsOfAnchorsPass
+from octavo.graph.passes.forms.sum_of_parts import SumOfPartsPass
 from octavo.graph.passes.forms.transposed_to_conv import TransposedToConvPass
 from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.kernels.tail_of_pixels import TailOfPixelsPass
@@ -86,6 +87,7 @@ def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
     if kernels:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
         if observes:
+            SumOfPartsPass(kept)(complete)
             SubToAddPass(kept)(complete)
             FoldScalePass()(complete)
             PoolBehindConvPass(kept)(complete)
