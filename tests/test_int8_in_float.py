@@ -206,6 +206,16 @@ def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
     assert more.measured["db"] >= 28
 
 
+@pytest.mark.parametrize("wanted", [40.0, 60.0])
+def test_float16_weights_of_a_file_in_float_are_in_its_record(tmp_path, wanted):
+    # int8 weights are too far, of any layer: float16 is all that is rounded. Nothing that is written is closer, whatever is asked.
+    result = quantized(fidelity=wanted, placement=table(tmp_path / "costs.json", SLOW))
+    assert result.measured["in_float"]
+    assert {decision.precision for decision in result.decisions} == {"float"}
+    # The judge holds features against their variance, which is less than their squares.
+    assert 40 < result.measured["db"] < close(result) < 100
+
+
 def test_where_repair_leaves_hardly_anything_in_int8_weights_alone_are_rounded(tmp_path):
     """The Gemm has nearly all that INT8 saves, and what it reads makes nearly all noise: what is left of INT8 serves nobody."""
     costs = quantized(fidelity=10.0).costs

@@ -20,6 +20,7 @@ from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.costs import CostTable
+from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.runtime.host import has_vnni
 from octavo.runtime.mapped import session_of
 from octavo.runtime.timing import interleaved
@@ -99,8 +100,11 @@ def served_by(
             why += _SIXTEEN
     for layers in (_heavy(whole), stored, ()) if why else ():
         plan = in_float(draft, whole, why, layers)
-        noise = judge.judge(draft.written(plan, judge.heads))
-        if db_of(noise) >= wanted_db:
+        graph = draft.written(plan, judge.heads)
+        # All that is rounded of such a file is its weights, and those that are float16 in it are, too. Nothing is closer than that.
+        pack_constants(graph, draft.kept)
+        noise = judge.judge(graph)
+        if not layers or db_of(noise) >= wanted_db:
             return Served(plan, noise, costs, why)
     return replace(found, costs=costs)
 
