@@ -88,7 +88,7 @@ def _footnote(record: Mapping[str, Any], rows: list[tuple[str, str, Mapping[str,
         )
     if openvino and not host["vnni"]:
         text += (
-            "On a CPU without VNNI OpenVINO's low-precision path was seen to depart from the file's own arithmetic: its figures "
-            "here do not carry over to one with VNNI. "
+            "On a CPU without VNNI OpenVINO's INT8 kernels saturate: what others than `ours-openvino` (made for `openvino-no-vnni` "
+            "here) keep in it does not carry over to one with VNNI. "
         )
     return text + "Versions: " + ", ".join(f"{name} {value}" for name, value in sorted(versions.items())) + "."

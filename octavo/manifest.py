@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # What else can run a file that was laid out for one runtime; the CPU comes last and runs everything.
-_FIRST = {"openvino": ("openvino",), "tensorrt": ("tensorrt", "cuda")}
+_FIRST = {"openvino": ("openvino",), "openvino-no-vnni": ("openvino",), "tensorrt": ("tensorrt", "cuda")}
 
 
 # What a variant's folder may hold of the model: `_files`.
@@ -76,7 +76,7 @@ def session_entries(manifest: Mapping[str, Any] | None) -> dict[str, str]:
         manifest: the file's; without one, or without a `target` in it, it may be any.
     """
     # A file that is not quantized has None for a target.
-    return session_config(fits16=(manifest or {}).get("target", "cpu") in (None, "cpu-no-vnni"))
+    return session_config(fits16=(manifest or {}).get("target", "cpu") in (None, "cpu-no-vnni", "openvino-no-vnni"))
 
 
 def recommended_providers(variant: str, target: str | None = None) -> list[str]:

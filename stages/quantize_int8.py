@@ -19,7 +19,7 @@ from octavo.manifest import as_exported, block_hash, model_bytes, read_manifest,
 from octavo.params import load_model
 from octavo.progress import say, working
 from octavo.quantization.decisions import left_out, summary
-from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
+from octavo.quantization.int8 import Images, dynamic_target, made_here, quantize_dynamic, quantize_static
 from octavo.quantization.report import markdown
 from octavo.quantization.select import asked
 from octavo.quantization.verification import verified
@@ -40,6 +40,7 @@ def main() -> None:
     source, where = variant_dir(chosen.model, "fp32"), f"models.{chosen.model}.data"
     manifest, calibration = read_manifest(source), str(calibration_dir(chosen.model))
     spec, feeds = as_exported(spec, manifest), Feeds.read(manifest)
+    spec = spec.model_copy(update={"int8": made_here(spec.int8)})
     statistics = Statistics.load(calibration)
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
     statistics.require({"model": manifest["sha256"], "input": block_hash(spec.input), **custom.origin()}, calibration)
@@ -81,8 +82,7 @@ def main() -> None:
                 original=original,
                 kept_db=result.kept_db,
                 asked_db=static.measured.get("fidelity_db") if result is dynamic else None,
-                # What is computed as integers at run time is for ONNX Runtime on x86 in any case.
-                target=spec.int8.target if variant == "int8" or spec.int8.target == "cpu-no-vnni" else "cpu",
+                target=spec.int8.target if variant == "int8" else dynamic_target(spec.int8.target),
             )
             share = made["executed"].get("int8_share")
             made["warnings"] = [*result.warnings(repair=spec.int8.repair, share=share), *made["warnings"]]

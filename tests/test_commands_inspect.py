@@ -78,7 +78,7 @@ def test_a_float_file(fp32, tmp_path):
     assert found["bytes"] == (tmp_path / "fp32.onnx").stat().st_size
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu-no-vnni", "arm", "openvino", "tensorrt"])
+@pytest.mark.parametrize("target", ["cpu", "cpu-no-vnni", "arm", "openvino", "openvino-no-vnni", "tensorrt"])
 def test_int8_is_foreseen_as_it_is_made(fp32, tmp_path, target):
     recipe = Int8(target=target, method="minmax", placement="all", repair=False)
     made = quantize_static(fp32, statistics_of(fp32, images(4)), recipe)

@@ -1,4 +1,4 @@
-"""`target: cpu-no-vnni`: of a file's weights 16 bits hold any two neighbouring products, so that no kernel saturates."""
+"""`target: cpu-no-vnni`, `openvino-no-vnni`: 16 bits hold any two neighbouring products of a file, so that no kernel saturates."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import pytest
 from graphs import network, session_of, sqnr, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from octavo.manifest import session_entries
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8 import Images, dynamic_target, made_here, quantize_static
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of, within
 from octavo.quantization.int8.numbers.weights import codes_of
+from octavo.quantization.int8.structure import targets
 from octavo.runtime import session
 from octavo.runtime.host import has_vnni
+from octavo.runtime.session import Session
 
 GENERATOR = np.random.default_rng(16)
 IMAGES = [{"x": GENERATOR.uniform(-1, 1, (1, 3, 24, 24)).astype(np.float32)} for _ in range(10)]
@@ -60,7 +63,8 @@ def beyond(op: str, codes: np.ndarray, groups: int, peaks: np.ndarray) -> int:
         met = []
         for tap in np.ndindex(row.shape[1:]):
             met += [(int(row[(channel, *tap)]), float(peaks[base + channel])) for channel in range(channels)]
-        starts = (0, 1) if op == "Conv" and groups == 1 and channels <= 4 else (0,)
+        odd = channels > 1 and channels % 2 == 1 and row.size > channels
+        starts = (0, 1) if op == "Conv" and ((groups == 1 and channels <= 4) or odd) else (0,)
         for start in starts:
             for (one, most), (other, its) in zip(met[start::2], met[start + 1 :: 2], strict=False):
                 most_, least_ = max(one, 0) * most + max(other, 0) * its, min(one, 0) * most + min(other, 0) * its
@@ -158,12 +162,54 @@ def test_the_file_needs_no_session_entry_on_any_x86(images):
     )
     assert plain["cpu-no-vnni"] == pytest.approx(exact["cpu-no-vnni"], abs=0.05)
     assert plain["cpu-no-vnni"] > 25
-    as_operators = quantize_static(
-        model, statistics_of(model, IMAGES[:6]), Int8(target="cpu-no-vnni", format="qoperator", **recipe), images
-    ).model
-    assert sqnr(model, as_operators, IMAGES[6:], optimization="off", entries={})["y"] > 25
     # The other file breaks there, and nowhere else.
     assert (plain["cpu"] < exact["cpu"] - 6) == (not has_vnni())
+
+
+def test_operators_of_integers_need_none_either():
+    model = saturating()
+    recipe = {"placement": "all", "method": "minmax", "format": "qoperator"}
+    as_operators = quantize_static(model, statistics_of(model, IMAGES[:6]), Int8(target="cpu-no-vnni", **recipe)).model
+    assert sqnr(model, as_operators, IMAGES[6:], optimization="off", entries={})["y"] > 25
+
+
+@pytest.mark.parametrize("target", ["openvino", "openvino-no-vnni"])
+def test_openvino_meets_no_sum_that_overflows(target):
+    """By the codes that come to each layer: ONNX Runtime runs this layout in float."""
+    model = saturating()
+    recipe = Int8(target=target, placement="all", method="minmax")
+    made = ir.to_proto(quantize_static(model, statistics_of(model, IMAGES[:6]), recipe).model)
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.graph.initializer}
+    makers = {name: node for node in made.graph.node for name in node.output}
+    read = {}
+    for node in made.graph.node:
+        if node.op_type in ("Conv", "Gemm"):
+            ahead, weights = (makers.get(name) for name in node.input[:2])
+            while ahead is not None and ahead.op_type == "Flatten":
+                ahead = makers[ahead.input[0]]
+            if ahead is not None and ahead.op_type == "DequantizeLinear" and node.name != "depth":
+                read[node.name] = ahead.input[0], constants[weights.input[0]]
+    assert read.keys() == {"stem", "split", "point", "y"}
+    made.graph.output.extend(oh.make_empty_tensor_value_info(name) for name in {name for name, _ in read.values()})
+    runs = Session(made.SerializeToString(), optimization="off")
+    seen = [runs.run(feeds) for feeds in IMAGES]
+    found = 0
+    for name, (codes, weights) in read.items():
+        peaks = np.max([each[codes].max(axis=(0, 2, 3)) for each in seen], axis=0).astype(float)
+        op = "Gemm transB" if name == "y" else "Conv"
+        found += beyond(op, weights, 4 if name == "split" else 1, peaks)
+    assert (found == 0) == (target == "openvino-no-vnni")
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+def test_for_openvino_a_machine_without_vnni_makes_the_file_that_does_not_saturate(monkeypatch, vnni):
+    """OpenVINO has no switch for exact kernels."""
+    monkeypatch.setattr(targets, "has_vnni", lambda: vnni)
+    made = {name: made_here(Int8(target=name, percentile=99)) for name in targets.TARGETS}
+    assert {recipe.percentile for recipe in made.values()} == {99}
+    changed = {name: recipe.target for name, recipe in made.items() if recipe.target != name}
+    assert changed == ({} if vnni else {"openvino": "openvino-no-vnni"})
+    assert [dynamic_target(name) for name in ("openvino", "openvino-no-vnni")] == ["cpu", "cpu-no-vnni"]
 
 
 @pytest.mark.parametrize(
@@ -205,8 +251,9 @@ def _layer(weights: np.ndarray, groups: int) -> ir.Model:
 
 def test_stages_and_services_open_it_with_the_default_kernels(monkeypatch):
     monkeypatch.setattr(session, "has_vnni", lambda: False)
-    made_for = {target: session_entries({"target": target}) for target in ("cpu-no-vnni", None, "cpu", "openvino")}
-    assert made_for == {"cpu-no-vnni": {}, None: {}, "cpu": EXACT, "openvino": EXACT}
+    names = ("cpu-no-vnni", "openvino-no-vnni", None, "cpu", "openvino")
+    made_for = {target: session_entries({"target": target}) for target in names}
+    assert made_for == {"cpu-no-vnni": {}, "openvino-no-vnni": {}, None: {}, "cpu": EXACT, "openvino": EXACT}
     # What nobody knows, or an older package does not say, may be any file.
     assert session_entries(None) == session_entries({}) == EXACT
     assert session.session_warning([{}, made_for["cpu-no-vnni"]]) is None

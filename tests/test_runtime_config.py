@@ -109,6 +109,7 @@ def test_session_entries_of_the_manifest_are_those_of_a_service(manifests: dict[
         ("cpu-no-vnni", "CPUExecutionProvider", None),
         ("arm", "CPUExecutionProvider", "arm64"),
         ("openvino", "OpenVINOExecutionProvider", "x86_64"),
+        ("openvino-no-vnni", "OpenVINOExecutionProvider", None),
         ("tensorrt", "TensorrtExecutionProvider", None),
     ],
 )

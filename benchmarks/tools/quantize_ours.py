@@ -17,7 +17,7 @@ from octavo.graph.clean import clean
 from octavo.graph.inspect import image_input
 from octavo.graph.io import load, save
 from octavo.params.grammar import Detection, Int8, OnnxSource
-from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8 import Images, made_here, quantize_static
 from octavo.tasks.detection import readers_of
 
 # As the stages have them: `calibrate.held_out`, and the images for tensors that statistics do not know.
@@ -41,7 +41,7 @@ def quantize(work: str, arrays: str, task: str, int8: str, out: str) -> None:
     feeds = list(Arrays(arrays, image_input(graph, None).name))
     held_out = [feed for place, feed in enumerate(feeds) if _held_out(place)]
     counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
-    recipe = Int8.model_validate_json(int8).of_task(task)
+    recipe = made_here(Int8.model_validate_json(int8)).of_task(task)
     readers = readers_of(Detection(name="detection") if task == "detection" else None, image_input(graph, None).name)
     images = Images(counted[:CALIBRATION], held_out[:HELD_OUT], *readers, together=task == "embedding")
     save(quantize_static(graph, statistics, recipe, images).model, out)

@@ -40,7 +40,11 @@ _CPU_NEEDS: dict[str, dict[str, Any]] = {
         "otherwise": {},
         "reason": "without dot products INT8 is right and gains little",
     },
-    "openvino": {**_VNNI, "otherwise": {}, "reason": "without VNNI, OpenVINO's INT8 gains little"},
+    "openvino": {
+        **_VNNI,
+        "otherwise": {},
+        "reason": "without VNNI, OpenVINO's INT8 kernels saturate, and none are exact: quantize for openvino-no-vnni",
+    },
 }
 
 

@@ -70,8 +70,8 @@ class Int8(Block):
 
     # The runtime that the file is for (octavo/quantization/int8/structure/targets.py). cpu: ONNX Runtime on x86 with VNNI.
     # cpu-no-vnni: weights that do not saturate AVX2. arm: ONNX Runtime on ARM64. openvino, tensorrt: Q/DQ where their fusions want
-    # them.
-    target: Literal["cpu", "cpu-no-vnni", "arm", "openvino", "tensorrt"] = "cpu"
+    # them. openvino-no-vnni: both; openvino is taken for it on an x86 without VNNI, where OpenVINO has no exact kernels.
+    target: Literal["cpu", "cpu-no-vnni", "arm", "openvino", "openvino-no-vnni", "tensorrt"] = "cpu"
     format: Literal["qdq", "qoperator"] = "qdq"
     # auto: mse, percentile, minmax and equalization are tried and measured on held-out images; peaks where the outputs are maps or
     # boxes.
@@ -139,7 +139,7 @@ class Int8(Block):
                 "target arm takes `format: qdq` only: its operators of int8 activations do not load on x86 without VNNI, and "
                 "ONNX Runtime on ARM64 fuses Q/DQ into them by itself"
             )
-        if self.target in ("openvino", "tensorrt"):
+        if self.target in ("openvino", "openvino-no-vnni", "tensorrt"):
             if self.format == "qoperator":
                 raise ValueError(f"target {self.target} takes `format: qdq` only: QLinearConv and its like are ONNX Runtime's")
             if self.bits16:

@@ -9,6 +9,9 @@ Neighbours are columns 2k and 2k + 1 of what an output channel multiplies: of a 
 of its group (ONNX Runtime lays integer convolutions channels last), of a Gemm or MatMul the weights as they come. Depthwise layers
 of as many outputs as inputs have a kernel of their own, which is exact. That was found by filling two weights at a time, as
 `tests/test_int8_sums16.py` does.
+
+OpenVINO (2025.4 and 2026.4, AVX2) does the same and begins each tap anew, in groups of an odd number of channels not: of odd
+numbers a pair may begin at either column here. Its depthwise kernels are exact.
 """
 
 from __future__ import annotations
@@ -140,9 +143,15 @@ def _met(node: ir.Node, values: np.ndarray, peaks: np.ndarray) -> tuple[np.ndarr
 
 
 def _starts(node: ir.Node) -> range:
-    """Columns at which pairs begin: where blocks of columns may stand in for the Conv, a weight meets either neighbour."""
-    few = node.op_type == "Conv" and _groups(node) == 1 and weights_of(node).shape[1] <= MOST_CHANNELS
-    return range(2 if few else 1)
+    """Columns at which pairs begin: where blocks of columns may stand in for the Conv, or a tap may begin with either of a pair
+    (OpenVINO), a weight meets either neighbour.
+    """
+    if node.op_type != "Conv":
+        return range(1)
+    _, channels, *taps = weights_of(node).shape
+    few = _groups(node) == 1 and channels <= MOST_CHANNELS
+    odd = channels > 1 and channels % 2 == 1 and np.prod(taps) > 1
+    return range(2 if few or odd else 1)
 
 
 def _pairs(rows: np.ndarray, met: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

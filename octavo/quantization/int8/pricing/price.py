@@ -52,7 +52,8 @@ class _Rates:
     border: float = 0.15
 
 
-_RATES = {"openvino": _Rates(dense=(0.018, 0.0055), depthwise=(0.085, 0.065), elements=(0.30, 0.07), border=0.10)}
+_OPENVINO = _Rates(dense=(0.018, 0.0055), depthwise=(0.085, 0.065), elements=(0.30, 0.07), border=0.10)
+_RATES = {"openvino": _OPENVINO, "openvino-no-vnni": _OPENVINO}
 
 
 @dataclass(frozen=True)
