@@ -382,12 +382,18 @@ class TestReport:
 
     def test_how_much_of_a_file_is_int8(self):
         manifests = {
-            variant: {"made": {"executed": {"int8_layers": 2, "int8_layers_integer": 2, "int8_share": share}}}
+            variant: {"target": "cpu", "made": {"executed": {"int8_layers": 2, "int8_layers_integer": 2, "int8_share": share}}}
             for variant, share in (("int8", 0.9231), ("int8_dynamic", 0.004))
         }
         record = kernel_gates(Gates(), manifests | {"fp32": None, "fp16": {"made": {}}})
         assert record == {"int8.int8_share": 0.9231, "int8.gate.integer_layers": "pass", "int8_dynamic.int8_share": 0.004}
         assert "; multiplications in INT8: int8 92%, int8_dynamic 0%" in markdown("m", self.accuracy | record, self.latency)
+
+    @pytest.mark.parametrize(("target", "word"), [("cpu", "fail"), ("cpu-no-vnni", "fail"), ("openvino", None), ("tensorrt", None)])
+    def test_layers_in_float_fail_a_file_whose_runtime_this_is(self, target, word):
+        ran = {"int8_layers": 51, "int8_layers_integer": 16, "int8_share": 1.0}
+        record = kernel_gates(Gates(), {"int8": {"target": target, "made": {"executed": ran}}})
+        assert record.get("int8.gate.integer_layers") == word
 
     def test_markdown_names_host_provider_and_threads(self):
         text = markdown("m", self.accuracy, self.latency)
