@@ -89,7 +89,8 @@ def recommended_providers(variant: str, target: str | None = None) -> list[str]:
     """
     if target is None:
         return ["cuda", "cpu"] if variant in ("fp32", "fp16") else ["cpu"]
-    return [*_FIRST.get(target, ()), "cpu"]
+    # Codes that are found at run time are for ONNX Runtime on x86, whatever the static file beside is for.
+    return ["cpu"] if variant == "int8_dynamic" else [*_FIRST.get(target, ()), "cpu"]
 
 
 def write_manifest(

@@ -124,6 +124,11 @@ def test_target_decides_providers_and_needs(manifests: dict[str, dict], target: 
     assert (entry["needs"]["cpu"] or {}).get("architecture") == architecture
 
 
+@pytest.mark.parametrize("target", ["openvino", "tensorrt", "cpu"])
+def test_what_finds_its_codes_at_run_time_runs_on_the_cpu(target: str) -> None:
+    assert recommended_providers("int8_dynamic", target) == ["cpu"]
+
+
 def test_float_variants_take_a_gpu_where_there_is_one(manifests: dict[str, dict]) -> None:
     providers = runtime_config("small", manifests, ("fp32",))["variants"]["fp32"]["providers"]
     assert [provider["name"] for provider in providers] == ["CUDAExecutionProvider", "CPUExecutionProvider"]
