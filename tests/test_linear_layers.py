@@ -122,6 +122,25 @@ def test_between_a_gemm_and_a_float_layer_a_relu_stays_in_integers():
     assert (found.layers, found.integer, found.unexpected) == (2, 2, [])
 
 
+@pytest.mark.parametrize("act", ["Relu", "Clip"])
+def test_between_a_matmul_without_bias_and_a_float_layer_so_it_does(act):
+    """The box head of a YOLOS whose biases are zero: the layer was decided INT8 and ran in float."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["c"], ["r"], "relu"),
+        oh.make_node("Reshape", ["r", "rows"], ["f"], "flat"),
+        oh.make_node("Transpose", ["f"], ["t"], "turn", perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["t", "m1"], ["h"], "linear1"),
+        oh.make_node(act, ["h", "least", "most"] if act == "Clip" else ["h"], ["a"], "between"),
+        oh.make_node("MatMul", ["a", "m2"], ["y"], "linear2"),
+    ]
+    model = network(nodes, WEIGHTS | {"least": np.float32(0), "most": np.float32(50)}, ["y"])
+    statistics = statistics_of(model, [{"x": image} for image in IMAGES])
+    result = quantize_static(model, statistics, Int8(method="minmax", placement="all", keep_float=["linear2"]))
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert (found.layers, found.integer, found.unexpected) == (2, 2, [])
+
+
 def test_a_layer_that_onnx_runtime_runs_in_float_behind_our_back_is_told():
     """FP32 itself, said to be INT8: the fused Gemm has the MatMul's name and more."""
     model = linear(3)

@@ -91,9 +91,10 @@ class Unit:
     def is_product(self) -> bool:
         """Whether it is a Gemm or MatMul of weights: in int8 its kernels put out float where no codes are read, at no cost.
 
-        A Relu or Clip behind it cuts floats then. Not so between a Gemm and float nodes: ONNX Runtime makes a float Gemm of both.
+        A Relu or Clip behind it cuts floats then, where the network ends. Not so before other float nodes: ONNX Runtime runs a
+        Gemm or MatMul in float there.
         """
-        alone = len(self.nodes) == 1 or self.outputs[0].is_graph_output() or self.main.op_type == "MatMul"
+        alone = len(self.nodes) == 1 or self.outputs[0].is_graph_output()
         return self.kind == "linear" and self.main.op_type in ("Gemm", "MatMul") and alone
 
 
