@@ -37,10 +37,13 @@ from octavo.quantization.select import select
 __all__ = ["quantize_dynamic"]
 
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+# Their weights are int8 in the file alone.
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_STORED = "weights int8 in the file, computed in float32"
 
 
 def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | None = None) -> Int8Result:
-    """Quantize the weights of Conv, Gemm and MatMul.
+    """Quantize the weights of Conv, ConvTranspose, Gemm and MatMul.
 
     Args:
         model: FP32, opset >= 17; it is not changed.
@@ -68,18 +71,21 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     corrected = 0
     if recipe.correction == "bias" and statistics is not None:
         convolutions = {name for name, op in chosen.items() if op == "Conv"}
-        for nodes, method in ((convolutions, recipe.weights), (set(chosen) - convolutions, "minmax")):
+        products = {name for name, op in chosen.items() if op not in _CONVOLUTIONS}
+        for nodes, method in ((convolutions, recipe.weights), (products, "minmax")):
             corrected += correct_biases(model, statistics, nodes, per_channel=recipe.per_channel, bits=bits, method=method)
     with added_apart(model):
         for node in list(model.graph):
-            if chosen.get(node.name or "") == "Conv":
+            if chosen.get(node.name or "") in _CONVOLUTIONS:
                 tensor = ir.convenience.get_const_tensor(node.inputs[1])
                 if tensor is not None and tensor.size >= WORTH:
-                    codes = weight_codes(tensor.numpy(), 0, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
+                    # Those of ConvTranspose are (in, out, ...), and of depthwise ones (out, 1, ...).
+                    axis = 1 if node.op_type == "ConvTranspose" and tensor.shape[1] > 1 else 0
+                    codes = weight_codes(tensor.numpy(), axis, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
                     store_as_int8(model, node, *codes)
         _unshare(model)
     renamed = _rename_gemms(model)
-    names = {renamed.get(name, name): op for name, op in chosen.items() if op != "Conv"}
+    names = {renamed.get(name, name): op for name, op in chosen.items() if op not in _CONVOLUTIONS}
     renamed = _make_room(model, names)
     names = {renamed.get(name, name): op for name, op in names.items()}
     quantizer = ONNXQuantizer(
@@ -111,14 +117,24 @@ def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
         precision, reason = "float", f"keep_float: {kept[node.name]}"
     elif node.op_type in _RECURRENT and node.domain in ("", "ai.onnx"):
         precision, reason = "float", "no dynamic INT8 kernel is used for recurrent layers"
+    elif _is_transposed(node):
+        return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
     elif not is_weighted(node):
         weighted = node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx")
         precision, reason = "float", no_kernel(node) if weighted else "dynamic INT8 quantizes weights only"
     elif node.op_type == "Conv":
-        return Decision(node.name or "", node.op_type, "int8", "weights int8 in the file, computed in float32", "float")
+        return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
     else:
         precision, reason = "int8", "int8 weights, activation ranges at run time"
     return Decision(node.name or "", node.op_type, precision, reason)
+
+
+def _is_transposed(node: ir.Node) -> bool:
+    """Whether a node is a ConvTranspose of constant float32 weights, enough of them to be stored."""
+    if node.op_type != "ConvTranspose" or node.domain not in ("", "ai.onnx"):
+        return False
+    weights = ir.convenience.get_const_tensor(node.inputs[1])
+    return weights is not None and weights.dtype == ir.DataType.FLOAT and weights.size >= WORTH
 
 
 def _rename_gemms(model: ir.Model) -> dict[str, str]:
