@@ -55,6 +55,12 @@ EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
         ({"int8": {"ranges": {"a": [3, 1]}}}, ["models.small.int8.ranges.a", "[3, 1] is no range: the lower end comes first"]),
         ({"int8": {"ranges": {"a": {"metod": "mse"}}}}, ["models.small.int8.ranges.a.metod", "did you mean 'method'"]),
         ({"int8": {"ranges": {"a": {"bounds": [0, 1], "method": "mse"}}}}, ["int8.ranges.a", "give one of them"]),
+        (
+            {"int8": {"percentile": 99.9}},
+            ["models.small.int8", "`percentile: 99.9` counts with `method: percentile` alone", "`method: auto`"],
+        ),
+        ({"int8": {"ranges": {"a": {"percentile": 99.9}}}}, ["models.small.int8", "the percentile of 'a' counts beside"]),
+        ({"int8": {"ranges": {"a": {"percentile": 99.9, "method": "mse"}}}}, ["the percentile of 'a' counts beside"]),
         ({"int8": {"target": "tensorrtt"}}, ["models.small.int8.target", "did you mean 'tensorrt'"]),
         (
             {"int8": {"target": "openvino", "format": "qoperator"}},

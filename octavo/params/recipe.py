@@ -76,7 +76,8 @@ class Int8(Block):
     # auto: mse, percentile, minmax and equalization are tried and measured on held-out images; peaks where the outputs are maps or
     # boxes.
     method: Literal["auto", "minmax", "percentile", "entropy", "mse", "peaks"] = "auto"
-    # For method 'percentile': the share of values, in percent, that the range covers (half of the rest cut on each side).
+    # For method 'percentile', here or in `ranges`, and an error without it: the share of values, in percent, that the range covers
+    # (half of the rest cut on each side).
     percentile: Percentile = 99.99
     # Tensor names or shell patterns with a choice of their own: {method: percentile, percentile: 99.9}, or fixed ends: [-1, 6].
     # Each must match a quantized tensor; a name goes before a pattern, then the order counts. Tensors that share a scale (what a
@@ -130,6 +131,20 @@ class Int8(Block):
     def table(self) -> str | None:
         """The file of costs that `placement` names."""
         return self.placement.removeprefix("table:") if self.placement.startswith("table:") else None
+
+    @model_validator(mode="after")
+    def _counts(self) -> Int8:
+        lost = [name for name, one in self.ranges.items() if one.percentile and (one.method or self.method) != "percentile"]
+        if lost:
+            raise ValueError(f"ranges: the percentile of {lost[0]!r} counts beside `method: percentile` alone: add that there")
+        # The default stands in every manifest, beside any method.
+        given = self.percentile != type(self).model_fields["percentile"].default
+        if given and "percentile" not in (self.method, *(one.method for one in self.ranges.values())):
+            raise ValueError(
+                f"`percentile: {self.percentile:g}` counts with `method: percentile` alone, and `method: {self.method}` stands "
+                "beside it: set that method, or leave `percentile` out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _runs_there(self) -> Int8:
