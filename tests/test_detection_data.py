@@ -345,6 +345,14 @@ class TestCoco:
             (lambda c: c["images"][1].update(id=None), "neither a number nor text"),
             (lambda c: c["images"][1].update(width=-3), "has the height and width 80 and -3"),
             (lambda c: c["images"][1].update(width=math.inf), "has the height and width 80 and inf"),
+            (
+                lambda c: c["annotations"][1].update(image_id="7"),
+                "annotation 1 is of image '7', text; `images` has the id 7, a whole number",
+            ),
+            (
+                lambda c: c["annotations"][1].update(category_id=17.0),
+                "is of category 17.0, a float; `categories` has the id 17, a whole number",
+            ),
             (lambda c: c["annotations"][1].update(image_id=8), "annotation 1 is of image 8, which `images` does not list"),
             (lambda c: c["annotations"][1].update(category_id=99), "annotation 1 of a.png is of category 99, which `categories`"),
             (lambda c: c["annotations"][1].update(bbox=[1, 2, math.nan, 4]), "annotation 1 of a.png has the bbox .*nan"),

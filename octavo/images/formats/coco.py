@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +168,11 @@ def _heading(entries: list[Entry], counts: Mapping[int | str, int]) -> int | Non
 def _add(photos: dict[int | str, Photo], known: set[int | str], entry: Entry, here: str) -> None:
     key, category = entry.get("image_id"), entry.get("category_id")
     if type(key) not in (int, str) or key not in photos:
+        _refuse_twin(photos, key, f"{here} is of image", "images")
         raise DataError(f"{here} is of image {key!r}, which `images` does not list", "add the image, or remove the annotation")
     here += f" of {photos[key].path.name}"
     if type(category) is not int or category not in known:
+        _refuse_twin(known, category, f"{here} is of category", "categories")
         raise DataError(f"{here} is of category {category!r}, which `categories` does not list", "add the category, or correct it")
     box = entry.get("bbox")
     if box is None:
@@ -189,6 +191,24 @@ def _add(photos: dict[int | str, Photo], known: set[int | str], entry: Entry, he
     photos[key].annotations.append(
         Annotation(category, (x, y, x + width, y + height), here, bool(crowd), None if area is None else float(area))
     )
+
+
+def _refuse_twin(known: Iterable[int | str], key: object, what: str, listed_in: str) -> None:
+    """Refuse an id that is listed in another type: 7, 7.0 and "7" look alike in most messages.
+
+    Raises:
+        DataError: there is such a one.
+    """
+    twin = next((other for other in known if other == key or str(other) == str(key)), None)
+    if twin is not None:
+        raise DataError(
+            f"{what} {key!r}, {_kind(key)}; `{listed_in}` has the id {twin!r}, {_kind(twin)}",
+            "write an id the same way in both lists: a whole number, or text in quotes where it is an image's",
+        )
+
+
+def _kind(key: object) -> str:
+    return "text" if isinstance(key, str) else "a whole number" if type(key) is int else f"a {type(key).__name__}"
 
 
 def _is_number(value: object) -> bool:
