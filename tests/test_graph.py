@@ -842,3 +842,13 @@ def test_nodes_that_lead_to_a_tensor_include_what_bodies_read():
         helper.make_node("Relu", ["d"], ["late"], "late"),
     ]
     assert [node.name for node in leading_to(nodes, ["d"])] == ["a", "b", "c", "d"]
+
+
+def test_nodes_that_stand_before_what_they_read_are_put_in_order(tmp_path):
+    """As converters to float16 append their Casts; ONNX Runtime runs such files."""
+    vector = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    nodes = [onnx.helper.make_node("Relu", ["z"], ["y"]), onnx.helper.make_node("Neg", ["x"], ["z"])]
+    graph = onnx.helper.make_graph(nodes, "g", vector[:1], vector[1:])
+    file = tmp_path / "m.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
+    assert [node.op_type for node in copied(load(file)).graph] == ["Neg", "Relu"]

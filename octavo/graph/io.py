@@ -72,12 +72,28 @@ def load(path: str | Path) -> ir.Model:
     except ir.serde.SerdeError as error:
         raise SourceError(f"{path}: is not a valid ONNX graph: {_innermost(error)}", "export it again") from error
     _check_sizes(path, proto)
+    _in_order(path, model.graph)
     _open_sizes(model)
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _check_external(path, model)
     _read_small(model)
     return model
+
+
+def _in_order(path: Path, graph: ir.Graph) -> None:
+    """Lay nodes behind those whose results they read, as ONNX asks; ONNX Runtime runs files that do not.
+
+    Converters to float16 append their Casts at the end (exports of ultralytics with `half=True`). One in order is left as it is.
+    """
+    places = {node: place for place, node in enumerate(graph)}
+    read = ((place, value.producer()) for node, place in places.items() for value in node.inputs if value is not None)
+    if not any(places.get(producer, -1) > place for place, producer in read):
+        return
+    try:
+        graph.sort()
+    except ValueError as error:
+        raise SourceError(f"{path}: is not a valid ONNX graph: {error}", "export it again") from error
 
 
 def save(model: ir.Model, path: str | Path, *, inline_limit: int = INLINE_LIMIT) -> None:
