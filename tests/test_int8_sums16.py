@@ -205,7 +205,7 @@ def test_openvino_meets_no_sum_that_overflows(target):
 def test_for_openvino_a_machine_without_vnni_makes_the_file_that_does_not_saturate(monkeypatch, vnni):
     """OpenVINO has no switch for exact kernels."""
     monkeypatch.setattr(targets, "has_vnni", lambda: vnni)
-    made = {name: made_here(Int8(target=name, percentile=99)) for name in targets.TARGETS}
+    made = {name: made_here(Int8(target=name, method="percentile", percentile=99)) for name in targets.TARGETS}
     assert {recipe.percentile for recipe in made.values()} == {99}
     changed = {name: recipe.target for name, recipe in made.items() if recipe.target != name}
     assert changed == ({} if vnni else {"openvino": "openvino-no-vnni"})
