@@ -852,3 +852,13 @@ def test_nodes_that_stand_before_what_they_read_are_put_in_order(tmp_path):
     file = tmp_path / "m.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
     assert [node.op_type for node in copied(load(file)).graph] == ["Neg", "Relu"]
+
+
+def test_nodes_that_read_each_other_are_no_graph(tmp_path):
+    vector = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    nodes = [onnx.helper.make_node("Add", ["x", "z"], ["y"]), onnx.helper.make_node("Neg", ["y"], ["z"])]
+    graph = onnx.helper.make_graph(nodes, "g", vector[:1], vector[1:])
+    file = tmp_path / "m.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
+    with pytest.raises(SourceError, match=r"m\.onnx: is not a valid ONNX graph: .*cycle"):
+        load(file)
