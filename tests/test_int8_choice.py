@@ -39,6 +39,7 @@ from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.streams import streams_of
 from octavo.quantization.int8.structure.units import units_of
 from octavo.quantization.verification import verified
+from octavo.runtime.session import Session
 
 GENERATOR = np.random.default_rng(5)
 FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
@@ -511,6 +512,13 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
     by_image = judge.noise_by_image(run(quantized, feeds) for feeds in held_out)
     assert judge.judge(quantized) == pytest.approx(np.mean(by_image))
     assert judge.judge_by_image(quantized) == by_image
+    mean, ran = float(np.mean(by_image)), []
+    assert judge.judge_below(quantized, mean * 1.001) == by_image
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "run", lambda self, *given, true=Session.run: ran.append(1) or true(self, *given))
+        assert judge.judge_below(quantized, mean * 0.999) is None
+        # The noise of the last but one decides.
+        assert len(ran) == 15
     assert int(np.argmax(by_image)) == 14
     seen = []
     monkeypatch.setattr(repair, "noise_of", lambda model, whole, judge, samples: seen.extend(samples))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -80,23 +81,28 @@ def recut(found: Ranged, judge: Judge, wanted: float, ways: Sequence[Way]) -> Ra
     # It leaves out images on which the network finds nothing.
     count = sum(any(held is one for one in samples) for held in every.samples)
 
-    def measured(draft: Draft, ranges: str) -> tuple[Ranged, list[float]]:
+    by_image = every.judge_by_image(draft.written(found.plan, judge.heads))
+    before = float(np.mean(by_image))
+    # With less noise than the placement has, and how much that is over all images.
+    better: list[tuple[float, Ranged]] = []
+
+    def measure(draft: Draft, ranges: str) -> None:
         given = {unit.main.name or "": why for unit, why in found.plan.reasons.items() if why}
         plan = draft.plan(given, set(found.plan.stored))
-        by_image = every.judge_by_image(draft.written(plan, judge.heads))
-        return Ranged(draft, plan, float(np.mean(by_image[count:])), ranges), by_image
+        noise = every.judge_below(draft.written(plan, judge.heads), before)
+        if noise is not None:
+            better.append((float(np.mean(noise)), Ranged(draft, plan, float(np.mean(noise[count:])), ranges)))
 
-    by_image = every.judge_by_image(draft.written(found.plan, judge.heads))
-    whole = [measured(draft.cut_by(way.recipe), way.label) for way in others]
-    of_counted = np.mean(by_image[:count] or [0.0])
-    if of_counted < _CUT * found.noise and all(np.mean(noise) >= np.mean(by_image) for _, noise in whole):
+    for way in others:
+        measure(draft.cut_by(way.recipe), way.label)
+    if not better and np.mean(by_image[:count] or [0.0]) < _CUT * found.noise:
         return found
     chosen, ranges = _by_tensor(found, every, by_image, others)
     if chosen:
-        whole.append(measured(draft.rescaled(chosen), ranges))
-    able = [(one, noise) for one, noise in whole if one.noise <= max(found.noise, wanted)]
-    best, least = min(able, key=lambda pair: np.mean(pair[1]), default=(found, by_image))
-    return best if np.mean(least) * _LESS < np.mean(by_image) else found
+        measure(draft.rescaled(chosen), ranges)
+    able = [pair for pair in better if pair[1].noise <= max(found.noise, wanted)]
+    least, best = min(able, key=itemgetter(0), default=(before, found))
+    return best if least * _LESS < before else found
 
 
 def _by_tensor(found: Ranged, judge: Judge, by_image: Sequence[float], ways: Sequence[Way]) -> tuple[dict[str, QParams], str]:

@@ -84,8 +84,12 @@ class Judge(ABC):
         """Take in FP32's heads on each sample."""
 
     @abstractmethod
+    def noises(self, results: Iterable[Mapping[str, np.ndarray]]) -> Iterator[float]:
+        """The noise of each image, as soon as its heads are there."""
+
     def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
         """What `noise` is the mean of: the noise of each image."""
+        return list(self.noises(results))
 
     def _results(self, model: ir.Model) -> Iterator[dict[str, np.ndarray]]:
         session = session_of(with_outputs(model, self.heads))
@@ -107,8 +111,21 @@ class Judge(ABC):
 
     def judge_by_image(self, quantized: ir.Model) -> list[float]:
         """Noise of a graph that puts out the heads, on each sample."""
+        return list(self._measured(quantized))
+
+    def judge_below(self, quantized: ir.Model, mean: float) -> list[float] | None:
+        """As `judge_by_image`; None as soon as the samples so far tell that noise is no less than `mean` on average over all."""
+        by_image: list[float] = []
+        for noise in self._measured(quantized):
+            by_image.append(noise)
+            # NaN is not below either.
+            if not sum(by_image) < mean * len(self.samples):
+                return None
+        return by_image
+
+    def _measured(self, quantized: ir.Model) -> Iterator[float]:
         session = session_of(quantized)
-        return self.noise_by_image(session.run(feeds, self.heads) for feeds in self.samples)
+        return self.noises(session.run(feeds, self.heads) for feeds in self.samples)
 
 
 class HeadJudge(Judge):
@@ -155,9 +172,8 @@ class HeadJudge(Judge):
         kept = [place for place, found in enumerate(held) if any(value.size for value in found.values())] or range(len(held))
         self._true, self.samples = [held[place] for place in kept], [self.samples[place] for place in kept]
 
-    def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
+    def noises(self, results: Iterable[Mapping[str, np.ndarray]]) -> Iterator[float]:
         """Mean noise-to-signal ratio over channels and the heads that hold something, of each image."""
-        by_image = []
         for wanted, got in zip(self._true, results, strict=False):
             ratios = []
             for name in self.heads:
@@ -167,8 +183,7 @@ class HeadJudge(Judge):
                 difference = np.square(wanted[name].astype(np.float64) - got[name])
                 error = difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
                 ratios.append(float(np.mean(error / self._power[name])))
-            by_image.append(float(np.mean(ratios or [0.0])))
-        return by_image
+            yield float(np.mean(ratios or [0.0]))
 
     def _axis(self, name: str) -> int:
         rank = self._true[0][name].ndim

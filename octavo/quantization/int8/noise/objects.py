@@ -126,11 +126,10 @@ class ObjectJudge(Judge):
             self._places[shapes] = Places.of(dict(zip(self.heads, shapes, strict=True)), lambda heads: self._read(heads, feeds))
         return self._places[shapes].weights([(each.best > SURE) * each.best for each in rows])
 
-    def noise_by_image(self, results: Iterable[Mapping[str, np.ndarray]]) -> list[float]:
+    def noises(self, results: Iterable[Mapping[str, np.ndarray]]) -> Iterator[float]:
         """Expected share of AP lost by each image, of what all have on average."""
-        return [
-            self._lost(true, *self._read(got, feeds)) for true, got, feeds in zip(self._true, results, self.samples, strict=False)
-        ]
+        for true, got, feeds in zip(self._true, results, self.samples, strict=False):
+            yield self._lost(true, *self._read(got, feeds))
 
     def _read(self, heads: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
         return self._boxes(self._tail.outputs(heads, feeds), feeds)
