@@ -21,7 +21,7 @@ from octavo.graph.io import save
 from octavo.graph.prepared import prepared
 from octavo.layout import variant_dir
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, choice, quantize_static, repair, static
+from octavo.quantization.int8 import Images, choice, quantize_static, recut, repair
 from octavo.quantization.int8.choice import _FAR, _typical
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
@@ -232,6 +232,79 @@ def test_what_one_calibration_image_lives_by_is_not_cut_off_though_no_held_out_i
     assert ", as placed " in found[True].measured["chosen"]
     assert found[True].measured["db"] >= found[True].measured["fidelity_db"]
     assert graphs.sqnr(model, found[True].model, strong[1:])["y"] > 40
+
+
+def of_branches(random: np.random.Generator) -> ir.Model:
+    """Channels 0 and 1 of an image, and the others, each through layers of their own."""
+    nodes, weights = [], {"head": graphs.he(random, 6, 16)}
+    for name, unread in (("rare", slice(2, 4)), ("even", slice(0, 2))):
+        nodes += [
+            oh.make_node("Conv", ["x", name], [f"{name}.a"], name),
+            oh.make_node("Relu", [f"{name}.a"], [f"{name}.r"], f"{name}.relu"),
+            oh.make_node("Conv", [f"{name}.r", f"{name}2"], [f"{name}.b"], f"{name}2"),
+            oh.make_node("Relu", [f"{name}.b"], [f"{name}.s"], f"{name}2.relu"),
+            oh.make_node("GlobalAveragePool", [f"{name}.s"], [f"{name}.m"], f"{name}.mean"),
+        ]
+        weights |= {name: graphs.he(random, 8, 4, 1, 1), f"{name}2": graphs.he(random, 8, 8, 1, 1)}
+        weights[name][:, unread] = 0
+    nodes += [
+        oh.make_node("Concat", ["rare.m", "even.m"], ["m"], "m", axis=1),
+        oh.make_node("Flatten", ["m"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "head", transB=1),
+    ]
+    return network(nodes, weights, ["y"], inputs={"x": [1, 4, 32, 32]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "repaired"),
+    [({}, True), ({"method": "percentile"}, True), ({"repair": False}, False)],
+    ids=["auto", "named", "never"],
+)
+def test_layers_in_which_no_range_serves_a_calibration_image_and_the_others_go_back_to_float(settings, repaired):
+    random = np.random.default_rng(4)
+    model = of_branches(random)
+    shapes = (1, 4, 32, 32), (1, 4, 1, 1)
+    photos = [0.5 * random.standard_normal(shapes[0]) + random.standard_normal(shapes[1]) for _ in range(40)]
+    feeds = [{"x": photo.astype(np.float32)} for photo in photos]
+    strong = [{"x": feed["x"].copy()} for feed in (feeds[0], *feeds[32:])]
+    for feed in strong:
+        feed["x"][0, 0, 5, 7] = 3000
+    counted, held_out = [strong[0], *feeds[1:24]], feeds[24:32]
+    recipe = Int8(placement="all", **settings)
+    result = quantize_static(model, graphs.statistics_of(model, counted), recipe, Images(counted, held_out))
+    # Percentiles cut the one image down, all else makes nothing of the others.
+    assert max(result.measured["tried_db"].get(way, 0.0) for way in ("mse", "minmax")) < 20
+    assert result.measured["chosen"].startswith("percentile")
+    assert result.measured["db"] >= result.measured["fidelity_db"]
+    int8 = {one.node for one in result.decisions if one.precision == "int8"}
+    assert {"even", "even2"} <= int8
+    assert int8.isdisjoint(["rare", "rare2", "rare.mean"]) == repaired
+    assert ("calibration_images" in result.measured) == repaired
+    # Of other images like it.
+    assert (graphs.sqnr(model, result.model, strong[1:])["y"] > 30) == repaired
+
+
+@pytest.mark.parametrize("most", [3, 24])
+def test_of_more_calibration_images_than_can_be_measured_the_unusual_ones_are(monkeypatch, most):
+    random = np.random.default_rng(6)
+    model = prepared(of_branches(random))
+    feeds = [{"x": random.standard_normal((1, 4, 32, 32)).astype(np.float32)} for _ in range(28)]
+    feeds[17]["x"] += 9
+    counted, held_out = feeds[:24], feeds[24:]
+    draft = Draft(model, graphs.statistics_of(model, counted), Int8(method="percentile"), {}, counted)
+    judge = HeadJudge(model, [value.name for value in heads_of(draft.units)], held_out)
+    monkeypatch.setattr(recut, "images_within", lambda *_: most)
+    every, weights = recut._images(draft, judge)
+    assert len(every.samples) == len(weights) == most + 4
+    assert any(feed is feeds[17] for feed in every.samples)
+    assert every.samples[most:] == held_out
+    assert sum(weights) == pytest.approx(28)
+    own = judge.on(model, every.samples)
+    quantized = draft.written(draft.plan(), judge.heads)
+    assert every.judge_by_image(quantized) == own.judge_by_image(quantized)
+    # Large heads of that many images are not held.
+    monkeypatch.setattr("octavo.quantization.int8.noise.judge._FEW", 5)
+    assert recut._images(draft, judge)[0].samples == [*counted[:most], *held_out]
 
 
 def test_each_tensor_has_the_range_that_measures_best_as_placed():
@@ -513,10 +586,10 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
     assert judge.judge(quantized) == pytest.approx(np.mean(by_image))
     assert judge.judge_by_image(quantized) == by_image
     mean, ran = float(np.mean(by_image)), []
-    assert judge.judge_below(quantized, mean * 1.001) == by_image
+    assert judge.judge_below(quantized, mean * 1.001, [1.0] * 16) == by_image
     with monkeypatch.context() as patched:
         patched.setattr(Session, "run", lambda self, *given, true=Session.run: ran.append(1) or true(self, *given))
-        assert judge.judge_below(quantized, mean * 0.999) is None
+        assert judge.judge_below(quantized, mean * 0.999, [1.0] * 16) is None
         # The noise of the last but one decides.
         assert len(ran) == 15
     assert int(np.argmax(by_image)) == 14
@@ -1123,7 +1196,7 @@ def test_better_weights_are_taken_though_activations_hide_them_where_repair_foll
     monkeypatch.setattr(HeadJudge, "judge_by_image", by_image)
     monkeypatch.setattr("octavo.quantization.int8.choice._LESS", less)
     # It measures other images, of which nothing is told here.
-    monkeypatch.setattr(static, "recut", lambda found, *_: found)
+    monkeypatch.setattr("octavo.quantization.int8.placed.recut", lambda found, *_: found)
     model = maps() if chosen.startswith("peaks") else uneven()
     result = quantize_static(model, statistics_of(model), Int8(placement="all", fidelity=60, **settings), IMAGES)
     assert f"{chosen.split(',')[0]}, rounded" in result.measured["tried_db"]

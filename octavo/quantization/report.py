@@ -73,6 +73,7 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             *_dear(measured),
             *([("computes in float throughout", str(measured["in_float"]))] if "in_float" in measured else []),
             ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),
+            *_for_calibration(measured),
         ]
     ran = made["executed"]
     rows.append(("layers decided INT8", f"{ran['int8_layers']}, of which {ran['int8_layers_integer']} run as integer kernels"))
@@ -90,6 +91,12 @@ def _reached(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         whole = f"{10 ** (-measured['all_int8_db'] / 10):.1%} ({whole})"
         found = f"{measured['expected_loss']:.1%} ({found})"
     return [(f"{what}, all in INT8", whole), (f"{what}, as written", f"{found}, {wanted}")]
+
+
+def _for_calibration(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """By what `octavo.quantization.int8.placed` placed once more."""
+    count = measured.get("calibration_images")
+    return [("given back to float by", f"these and {count} that ranges come from, which lost far more at first")] if count else []
 
 
 def _dear(measured: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -38,6 +38,9 @@ _IMAGES = 8
 # Tensors that make up less than this share of all noise are left alone, and noise has to fall to this share of what it was:
 # less is a chance of few images.
 _SMALL, _WORTH = 0.002, 0.95
+# A placement that makes so many times the noise wanted on calibration and held-out images together (6 dB) is none: layers go back
+# to float by what these make, with the ranges that make the least of it.
+_LOST = 4.0
 # How much less noise all of it together must make on calibration and held-out images: 1 dB. Images that ranges come from are kind
 # to ranges that cut none of them.
 _LESS = 10**0.1
@@ -49,19 +52,23 @@ class Ranged:
 
     Attributes:
         ranges: how its ranges are cut, where not as the draft was made; for manifests.
+        anew: of calibration and then the held-out images, where these make far more noise than is wanted: by them it has to be
+            placed once more.
     """
 
     draft: Draft
     plan: Plan
     noise: float
     ranges: str = ""
+    anew: Judge | None = None
 
 
 def recut(found: Ranged, judge: Judge, wanted: float, ways: Sequence[Way]) -> Ranged:
     """A placement whose tensors have the ranges that measure best, each of one of some ways.
 
     Nothing more is looked for where none of the other ways, for all tensors, makes less noise than the one that was chosen, and
-    calibration images make little more of it than held-out ones.
+    calibration images make little more of it than held-out ones. Where they make far more than is wanted by any ranges, not all
+    that is in INT8 can stay so: `Ranged.anew`.
 
     Args:
         found: the placement as it was chosen; its draft has the calibration images.
@@ -74,44 +81,62 @@ def recut(found: Ranged, judge: Judge, wanted: float, ways: Sequence[Way]) -> Ra
     """
     draft = found.draft
     others = [way for way in ways if way.recipe.method != draft.recipe.method and way.by_channel == draft.by_channel]
-    if not draft.cuts_peaks or not draft.samples or not found.plan.scales or not others:
+    if not ways or not draft.cuts_peaks or not draft.samples or not found.plan.scales:
         return found
-    samples = draft.samples[: images_within(draft.model, _BYTES, len(draft.samples))]
-    every = judge.on(draft.model, [*samples, *judge.samples])
-    # It leaves out images on which the network finds nothing.
-    count = sum(any(held is one for one in samples) for held in every.samples)
-
+    every, weights = _images(draft, judge)
+    count = len(every.samples) - len(judge.samples)
     by_image = every.judge_by_image(draft.written(found.plan, judge.heads))
-    before = float(np.mean(by_image))
+    before = float(np.average(by_image, weights=weights))
     # With less noise than the placement has, and how much that is over all images.
     better: list[tuple[float, Ranged]] = []
 
     def measure(draft: Draft, ranges: str) -> None:
         given = {unit.main.name or "": why for unit, why in found.plan.reasons.items() if why}
         plan = draft.plan(given, set(found.plan.stored))
-        noise = every.judge_below(draft.written(plan, judge.heads), before)
+        noise = every.judge_below(draft.written(plan, judge.heads), before, weights)
         if noise is not None:
-            better.append((float(np.mean(noise)), Ranged(draft, plan, float(np.mean(noise[count:])), ranges)))
+            better.append((float(np.average(noise, weights=weights)), Ranged(draft, plan, float(np.mean(noise[count:])), ranges)))
 
     for way in others:
         measure(draft.cut_by(way.recipe), way.label)
-    if not better and np.mean(by_image[:count] or [0.0]) < _CUT * found.noise:
+    is_cut = count > 0 and np.average(by_image[:count], weights=weights[:count]) >= _CUT * found.noise
+    if not better and not is_cut:
         return found
-    chosen, ranges = _by_tensor(found, every, by_image, others)
+    chosen, ranges = _by_tensor(found, every, by_image, weights, others) if others else ({}, "")
     if chosen:
         measure(draft.rescaled(chosen), ranges)
     able = [pair for pair in better if pair[1].noise <= max(found.noise, wanted)]
     least, best = min(able, key=itemgetter(0), default=(before, found))
+    if draft.recipe.repair and is_cut and least > _LOST * wanted:
+        return replace(min(better, key=itemgetter(0), default=(before, found))[1], anew=every)
     return best if least * _LESS < before else found
 
 
-def _by_tensor(found: Ranged, judge: Judge, by_image: Sequence[float], ways: Sequence[Way]) -> tuple[dict[str, QParams], str]:
+def _images(draft: Draft, judge: Judge) -> tuple[Judge, list[float]]:
+    """Calibration images, then the held-out ones; how many each stands for. Where not all of them can be measured, those of
+    calibration are taken on which FP32 answers farthest from what it mostly does, and some of the others.
+    """
+    most = images_within(draft.model, _BYTES, len(draft.samples))
+    samples = draft.samples if judge.tells_signal else draft.samples[:most]
+    every = judge.on(draft.model, [*samples, *judge.samples])
+    # It leaves out images on which the network finds nothing.
+    count = len(every.samples) - len(judge.samples)
+    if count <= most:
+        return every, [1.0] * len(every.samples)
+    places, weights = _telling(every.signal_by_image()[:count], most)
+    return every.only([*places, *range(count, len(every.samples))]), [*weights, *[1.0] * len(judge.samples)]
+
+
+def _by_tensor(
+    found: Ranged, judge: Judge, by_image: Sequence[float], counting: Sequence[float], ways: Sequence[Way]
+) -> tuple[dict[str, QParams], str]:
     """Scales that measure better than those of a placement, and of how many tensors by which way."""
     draft, plan = found.draft, found.plan
     groups = [names for names in sharing(plan) if draft.fixed.isdisjoint(names)]
     others = {way.label: draft.scales_by(way.recipe, plan) for way in ways}
     count = images_worth(draft.model, len(groups) * (1 + len(others)), min(_IMAGES, len(by_image)))
     places, weights = _telling(by_image, count)
+    weights = [each * counting[place] for each, place in zip(weights, places, strict=True)]
     samples = [judge.samples[place] for place in places]
 
     def noise(scales: dict[str, QParams], groups: Sequence[Sequence[str]]) -> list[float]:

@@ -23,19 +23,19 @@ from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.begun import Begun, begin
-from octavo.quantization.int8.choice import Chosen, chosen_way
+from octavo.quantization.int8.choice import chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.in_float import Served, served_by
-from octavo.quantization.int8.noise.fidelity import are_masks, fidelity_of, least_of
+from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.numbers.shifts import Attended
+from octavo.quantization.int8.placed import placed
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.record import decided, with_halves
-from octavo.quantization.int8.recut import Ranged, recut
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.heads import is_map
@@ -44,7 +44,7 @@ from octavo.quantization.int8.structure.rows import joined, placed_by_time
 from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
-from octavo.quantization.int8.ways import Way, ways_of
+from octavo.quantization.int8.ways import Way
 from octavo.quantization.int8.without_suppression import WithoutSuppression
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
@@ -136,24 +136,22 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
         observed = draft.statistics
         return draft
 
-    maps = any(map(is_map, begun.last))
-    chosen = chosen_way(make, recipe, judge, maps, bound)
-    draft, whole = chosen.draft, chosen.plan
+    chosen = chosen_way(make, recipe, judge, any(map(is_map, begun.last)), bound)
+    whole = chosen.plan
     costs = _costs(recipe, ready, whole, measurable=images is not None)
-    prices = measured(draft.units, costs, whole.int8) if costs is not None else estimated(draft.units, recipe.target)
-    placing = Placing(draft, whole, prices)
+    units = chosen.draft.units
+    prices = measured(units, costs, whole.int8) if costs is not None else estimated(units, recipe.target)
     alone: Noise | None = None
     record: dict[str, Any] = {}
     if judge is None:
-        plan = placing.fastest()
+        draft = chosen.draft
+        plan = Placing(draft, whole, prices).fastest()
     else:
-        for_repair = recipe.repair and db_of(chosen.noise) < bound
-        alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(begun.last))
-        ways = ways_of(recipe, maps=maps, measurable=True)
-        ranged, record = _placed(chosen, placing, judge, alone=alone, recipe=recipe, ways=ways, bound=bound)
-        draft, plan, noise = ranged.draft, ranged.plan, ranged.noise
+        found = placed(chosen, prices, judge, recipe=recipe, last=begun.last, bound=bound)
+        draft, plan, noise = found.ranged.draft, found.ranged.plan, found.ranged.noise
+        placing, whole, alone, record = found.placing, found.placing.whole, found.alone, found.record
         if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
-            found = served_by(
+            served = served_by(
                 model,
                 draft,
                 whole,
@@ -164,9 +162,9 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
                 judge=judge,
                 wanted_db=record["fidelity_db"],
             )
-            plan, noise, costs = found.plan, found.noise, found.costs
-            if found.why:
-                record["in_float"] = found.why
+            plan, noise, costs = served.plan, served.noise, served.costs
+            if served.why:
+                record["in_float"] = served.why
                 if db_of(noise) >= bound:
                     # What of it was too dear in INT8 says nothing of this file.
                     record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
@@ -188,35 +186,6 @@ def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe:
     shorten_names(result, model)
     wide = {name for name, scale in plan.scales.items() if scale.zero_point.dtype == np.uint16}
     return result, with_halves(decided(model, plan.reasons, choosers, wide), halves)
-
-
-def _placed(
-    chosen: Chosen, placing: Placing, judge: Judge, *, alone: Noise, recipe: Int8, ways: list[Way], bound: float
-) -> tuple[Ranged, dict[str, Any]]:
-    """The placement by cost and repair, and what it was chosen by."""
-    noise, wanted = chosen.noise, 10 ** (-bound / 10)
-    record: dict[str, Any] = {
-        "chosen": chosen.label,
-        "tried_db": chosen.tried,
-        "equalized_tensors": len(chosen.draft.growth),
-        "all_int8_db": db_of(noise),
-        "fidelity_db": bound,
-        "held_out_images": len(judge.samples),
-    }
-    placing.store(alone, wanted)
-    plan = placing.fastest()
-    if plan is not chosen.plan:
-        noise = judge.judge(chosen.draft.written(plan, judge.heads))
-        record["placed_db"] = db_of(noise)
-    if recipe.repair and db_of(noise) < bound:
-        least = least_of(bound) if recipe.fidelity == "auto" else bound
-        settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
-        noise, plan = settled.noise, settled.plan
-        record |= settled.record(bound)
-    ranged = recut(Ranged(chosen.draft, plan, noise), judge, wanted, ways)
-    if ranged.ranges:
-        record["chosen"] += f", as placed {ranged.ranges}"
-    return ranged, record
 
 
 def _attended(model: ir.Model, judge: Judge | None, images: Images | None) -> Attended:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -28,6 +28,8 @@ __all__ = ["HeadJudge", "Judge", "db_of", "with_outputs"]
 # own are within this factor of it. Of 1000 classes on 16 images each channel's own would be too rough; an age in years and two
 # logits in one vector are not of one size.
 _ENOUGH, _ALIKE = 256, 10.0
+# Values of one image's heads of which many images' may be held.
+_FEW = 1 << 20
 # A head whose channels vary by less than this share of its values is constant: what is left are float32's roundings.
 _CONSTANT = 1e-6
 
@@ -62,6 +64,8 @@ class Judge(ABC):
     """
 
     attends = False
+    # FP32's results on each sample.
+    _true: list[Any]
 
     def __init__(self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.heads = list(heads)
@@ -74,6 +78,21 @@ class Judge(ABC):
         other.samples = list(samples)
         other._hold(other._results(model))
         return other
+
+    def only(self, places: Sequence[int]) -> Self:
+        """The same measure on some of its samples."""
+        other = copy(self)
+        other.samples, other._true = [self.samples[place] for place in places], [self._true[place] for place in places]
+        return other
+
+    @property
+    def tells_signal(self) -> bool:
+        """Whether `signal_by_image` is known, and little enough to hold for some dozen images."""
+        return False
+
+    def signal_by_image(self) -> list[float]:
+        """How far FP32's heads on each sample lie from what they are on all of them, as a share of what `noise` is held against."""
+        raise TypeError(f"{type(self).__name__} does not tell it")
 
     def attended(self) -> dict[str, list[np.ndarray]]:
         """Of heads of which not all places count alike, how much each does: by head, for each sample, with one channel."""
@@ -113,13 +132,19 @@ class Judge(ABC):
         """Noise of a graph that puts out the heads, on each sample."""
         return list(self._measured(quantized))
 
-    def judge_below(self, quantized: ir.Model, mean: float) -> list[float] | None:
-        """As `judge_by_image`; None as soon as the samples so far tell that noise is no less than `mean` on average over all."""
+    def judge_below(self, quantized: ir.Model, mean: float, weights: Sequence[float]) -> list[float] | None:
+        """As `judge_by_image`; None as soon as the samples so far tell that noise is no less than `mean` on average over all.
+
+        Args:
+            quantized: as there.
+            mean: a noise-to-signal ratio.
+            weights: how much each sample counts.
+        """
         by_image: list[float] = []
         for noise in self._measured(quantized):
             by_image.append(noise)
             # NaN is not below either.
-            if not sum(by_image) < mean * len(self.samples):
+            if not np.dot(by_image, weights[: len(by_image)]) < mean * sum(weights):
                 return None
         return by_image
 
@@ -184,6 +209,23 @@ class HeadJudge(Judge):
                 error = difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
                 ratios.append(float(np.mean(error / self._power[name])))
             yield float(np.mean(ratios or [0.0]))
+
+    @property
+    def tells_signal(self) -> bool:
+        """Where an image's heads have few values, as vectors do and masks do not."""
+        return max(sum(value.size for value in found.values()) for found in self._true) <= _FEW
+
+    def signal_by_image(self) -> list[float]:
+        """Mean over heads and channels of the squared distance from a channel's mean over all samples, by its variance."""
+        by_image = [[0.0] for _ in self.samples]
+        for name, power in self._power.items():
+            axis = self._axis(name)
+            values = [np.moveaxis(result[name], axis, 0).reshape(len(power), -1) for result in self._true]
+            middle = np.concatenate(values, 1).mean(axis=1, keepdims=True, dtype=np.float64)
+            for ratios, value in zip(by_image, values, strict=True):
+                if value.size:
+                    ratios.append(float(np.mean(np.square(value - middle).mean(axis=1) / power)))
+        return [float(np.mean(ratios[1:] or ratios)) for ratios in by_image]
 
     def _axis(self, name: str) -> int:
         rank = self._true[0][name].ndim

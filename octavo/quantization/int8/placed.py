@@ -1,0 +1,108 @@
+"""The way that measures best, placed by cost and repaired; once more where it has lost what calibration images live by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.choice import Chosen
+from octavo.quantization.int8.noise.fidelity import are_masks, least_of
+from octavo.quantization.int8.noise.judge import Judge, db_of
+from octavo.quantization.int8.pricing.price import Prices
+from octavo.quantization.int8.pricing.trade import Noise
+from octavo.quantization.int8.recut import Ranged, recut
+from octavo.quantization.int8.repair import Placing
+from octavo.quantization.int8.structure.heads import is_map
+from octavo.quantization.int8.ways import Way, ways_of
+
+__all__ = ["Placed", "placed"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement by cost and repair.
+
+    Attributes:
+        ranged: the placement.
+        placing: what it was placed with.
+        alone: noise of each rounding, which it was placed by.
+        record: what it was chosen by, for manifests.
+    """
+
+    ranged: Ranged
+    placing: Placing
+    alone: Noise
+    record: dict[str, Any]
+
+
+def placed(chosen: Chosen, prices: Prices, judge: Judge, *, recipe: Int8, last: Sequence[ir.Value], bound: float) -> Placed:
+    """The placement of a way.
+
+    Args:
+        chosen: everything in INT8.
+        prices: of time.
+        judge: of the held-out images.
+        recipe: the `int8:` block.
+        last: the outputs of the last layers.
+        bound: SQNR in dB that the network is held to.
+    """
+    ways = ways_of(recipe, maps=any(map(is_map, last)), measurable=True)
+    count, how = len(judge.samples), {"recipe": recipe, "last": last, "bound": bound}
+    found = _placed(chosen, prices, judge, ways=ways, held_out=count, **how)
+    draft, every = found.ranged.draft, found.ranged.anew
+    if every is None:
+        return found
+    plan = draft.plan()
+    by_image = every.judge_by_image(draft.written(plan, every.heads))
+    label = ", then ".join(filter(None, (chosen.label, found.ranged.ranges)))
+    chosen = replace(chosen, label=label, noise=float(np.mean(by_image)), by_image=by_image, draft=draft, plan=plan)
+    found = _placed(chosen, prices, every, ways=(), held_out=count, **how)
+    noise = judge.judge(draft.written(found.ranged.plan, judge.heads))
+    calibration = {"calibration_images": len(every.samples) - count}
+    return replace(found, ranged=replace(found.ranged, noise=noise), record=found.record | calibration)
+
+
+def _placed(
+    chosen: Chosen,
+    prices: Prices,
+    judge: Judge,
+    *,
+    recipe: Int8,
+    last: Sequence[ir.Value],
+    bound: float,
+    ways: Sequence[Way],
+    held_out: int,
+) -> Placed:
+    """The same by any images, of which the last `held_out` are what manifests speak of."""
+    placing = Placing(chosen.draft, chosen.plan, prices)
+    noise, wanted = chosen.noise, 10 ** (-bound / 10)
+    for_repair = recipe.repair and db_of(noise) < bound
+    alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(last))
+    record: dict[str, Any] = {
+        "chosen": chosen.label,
+        "tried_db": chosen.tried,
+        "equalized_tensors": len(chosen.draft.growth),
+        "all_int8_db": db_of(float(np.mean(chosen.by_image[-held_out:]))),
+        "fidelity_db": bound,
+        "held_out_images": held_out,
+    }
+    placing.store(alone, wanted)
+    plan = placing.fastest()
+    if plan is not chosen.plan:
+        by_image = judge.judge_by_image(chosen.draft.written(plan, judge.heads))
+        noise = float(np.mean(by_image))
+        record["placed_db"] = db_of(float(np.mean(by_image[-held_out:])))
+    if recipe.repair and db_of(noise) < bound:
+        least = least_of(bound) if recipe.fidelity == "auto" else bound
+        settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
+        noise, plan = settled.noise, settled.plan
+        record |= settled.record(bound)
+    ranged = recut(Ranged(chosen.draft, plan, noise), judge, wanted, ways)
+    if ranged.ranges:
+        record["chosen"] += f", as placed {ranged.ranges}"
+    return Placed(ranged, placing, alone, record)
