@@ -25,7 +25,7 @@ from octavo.graph.passes.kernels.protect_float import ProtectFloatPass
 from octavo.params.grammar import Int8
 from octavo.quantization import acceptance
 from octavo.quantization.acceptance import accept
-from octavo.quantization.decisions import Decision
+from octavo.quantization.decisions import Decision, left_out
 from octavo.quantization.executed import Executed, executed
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.result import Int8Result
@@ -160,6 +160,30 @@ def test_how_much_is_int8_is_told_by_multiplications_and_not_by_layers(kept, tar
     assert made["executed"]["int8_share"] == pytest.approx(share, abs=1e-4)
     told = [warning for warning in result.warnings(repair=True, share=share) if "multiplications" in warning]
     assert [warning.split(" of ")[0] for warning in told] == warned
+
+
+@pytest.mark.parametrize(("told", "share"), [(True, 216 / 344), (False, None)])
+def test_layers_behind_an_operator_without_a_body_count_as_float(told, share, tmp_path):
+    """Told what the operator puts out, their work is known; else no share is given, which would be one of what was quantized."""
+    whole = three_convs()
+    relu = next(node for node in whole.graph if node.name == "stem.relu")
+    relu.op_type, relu.domain = "Plugin", "acme"
+    whole.opset_imports["acme"] = 1
+    if not told:
+        for node in whole.graph:
+            for value in node.outputs:
+                if value.name in ("b", "c", "d"):
+                    value.shape = None
+    custom = CustomOps({"Plugin": None})
+    part = custom.part(whole)
+    result = quantized(part)
+    save(whole, tmp_path / "fp32.onnx")
+    save(custom.restore(result.model, whole), tmp_path / "int8.onnx")
+    decisions = [*result.decisions, *left_out(custom.untouched(whole))]
+    paths = (tmp_path / "int8.onnx", tmp_path / "fp32.onnx")
+    made = verified(*paths, decisions, samples(), name="f", custom=custom, sizes=(2, 1), original=whole)
+    assert made["executed"]["int8_layers_integer"] == 1
+    assert made["executed"].get("int8_share") == (share and pytest.approx(share, abs=1e-4))
 
 
 def test_a_float_layer_that_an_optimizer_quantizes_is_named_and_refused(monkeypatch):

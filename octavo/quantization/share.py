@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -14,7 +14,12 @@ __all__ = ["integer_share"]
 
 
 def integer_share(
-    model: ir.Model, nodes: Sequence[Mapping[str, Any]], inputs: Mapping[str, Sequence[int]], *, here: bool = True
+    model: ir.Model,
+    nodes: Sequence[Mapping[str, Any]],
+    inputs: Mapping[str, Sequence[int]],
+    *,
+    here: bool = True,
+    behind: Collection[str] = (),
 ) -> float | None:
     """Share of the multiply-accumulates (`octavo.graph.macs`) that are done in 8-bit integers.
 
@@ -23,12 +28,16 @@ def integer_share(
         nodes: as `octavo.quantization.executed.Executed` has them.
         inputs: input to the sizes of what it is fed.
         here: whether what ONNX Runtime runs counts; else what was decided does, as where no kernel was found.
+        behind: names of the nodes behind custom operators without a body: what these put out the file alone may tell.
 
     Returns:
-        0 to 1; None where no layer's sizes are known, or there is none.
+        0 to 1; None where no layer's sizes are known, or there is none, or of those behind a custom operator one's are not.
     """
     plain = readable(model)
     ran = {each["node"]: (each.get("runs") if here else None) or each.get("arithmetic", each["precision"]) for each in nodes}
-    macs = {layer.node.name: layer.macs for layer in layers_of(plain, shapes_at(plain, inputs)) if layer.macs}
+    layers = layers_of(plain, shapes_at(plain, inputs))
+    if any(layer.macs is None and layer.node.name in behind for layer in layers):
+        return None
+    macs = {layer.node.name: layer.macs for layer in layers if layer.macs}
     total = sum(macs.values())
     return round(sum(count for name, count in macs.items() if ran.get(name) == "int8") / total, 4) if total else None

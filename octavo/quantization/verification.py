@@ -94,7 +94,9 @@ def verified(
         ran = executed(graph if graph is not None else part, decisions, optimized_nodes(runs["quantized"]))
     here = target_of(target).runs_here
     fed = {name: value.shape for name, value in samples[0][1].items()}
-    share = integer_share(graph if graph is not None else part, ran.nodes, fed, here=here)
+    # What is cut off is in the file, and in float.
+    counted = graph if graph is not None else custom.attached(original) if custom.bodies else part
+    share = integer_share(counted, ran.nodes, fed, here=here, behind={name for name, _, _ in custom.untouched(original)})
     warnings = list(accepted.warnings)
     if kept_db is not None:
         warnings += [
