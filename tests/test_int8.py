@@ -112,6 +112,8 @@ def test_qoperator_runs_and_agrees_with_qdq(model, statistics):
     operators = quantize_static(model, statistics, Int8(format="qoperator"))
     assert "QLinearConv" in [node.op_type for node in operators.model.graph]
     assert sqnr(model, operators.model) > sqnr(model, qdq.model) - 3
+    used = {node.domain for node in ir.traversal.RecursiveGraphIterator(operators.model.graph)}
+    assert set(operators.model.opset_imports) == used, "an older ONNX Runtime refuses a version that it does not know"
 
 
 def test_keep_float_really_is_float(model, statistics, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx_ir.passes import common
 
 __all__ = ["as_qoperator"]
 
@@ -29,4 +30,6 @@ def as_qoperator(model: ir.Model) -> ir.Model:
         ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
         fused = ir.load(path)
     fused.graph.name = model.graph.name
+    # It writes each operator set that it knows, and an older one refuses a file that names a version it does not.
+    common.RemoveUnusedOpsetsPass()(fused)
     return fused
