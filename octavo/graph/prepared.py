@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.io import copied
+from octavo.graph.passes.affine.bend_before_concat import BendBeforeConcatPass
 from octavo.graph.passes.affine.channels_apart import ChannelsApartPass
 from octavo.graph.passes.affine.cut_before_concat import CutBeforeConcatPass
 from octavo.graph.passes.affine.fold_batch_norm import FoldBatchNormPass
@@ -34,7 +35,7 @@ from octavo.graph.passes.spelled.prelu import PReluPass
 __all__ = ["prepared"]
 
 
-def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -> ir.Model:
+def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True, fuses: bool = False) -> ir.Model:
     """A copy of an FP32 graph, rewritten exactly into what has integer kernels.
 
     Args:
@@ -42,6 +43,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
         opset: at least this one, the graph's own, and that of a Gelu that it spells out.
         depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`), and so does
             Neg before layers.
+        fuses: layers take in all norms and activations behind them (`BendBeforeConcatPass`).
     """
     ready = copied(model)
     OpsetUpPass(opset)(ready)
@@ -71,6 +73,10 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True) -
     ChannelsApartPass()(ready)
     if depthwise_norms:
         NegToConvPass()(ready)
+    if fuses:
+        BendBeforeConcatPass()(ready)
+        # Of a norm's parts those behind layers.
+        FoldBatchNormPass(depthwise_norms)(ready)
     # Behind what made layers of norms.
     CutBeforeConcatPass()(ready)
     # What was folded is a product.

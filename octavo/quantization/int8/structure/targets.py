@@ -52,6 +52,7 @@ class Target:
         map_methods: what `method: auto` tries where the network's heads are maps.
         percentile: what it tries as `percentile`.
         channels_last: convolutions put out channels last, whatever the graph says.
+        fuses: layers take in every activation and norm behind them, and write the codes that come of it.
         runs_here: ONNX Runtime's kernels on the machine at hand are those of the target, so that their times say where INT8 pays.
     """
 
@@ -65,6 +66,7 @@ class Target:
     map_methods: tuple[str, ...] = ("peaks",)
     percentile: float = 99.97
     channels_last: bool = False
+    fuses: bool = False
     runs_here: bool = False
 
 
@@ -76,7 +78,9 @@ TARGETS = {
     "cpu-no-vnni": Target(saturates=True, runs_here=True),
     "arm": Target(signed=True),
     # What carries values on is quantized before it: the values behind it are codes already, and need no Q.
-    "openvino": Target(**_BEFORE_INPUTS, reads=CARRIERS | _POOLS | {"Add", "Concat"}, depthwise=True, channels_last=True),
+    "openvino": Target(
+        **_BEFORE_INPUTS, reads=CARRIERS | _POOLS | {"Add", "Concat"}, depthwise=True, channels_last=True, fuses=True
+    ),
     # TensorRT moves Q and DQ across carriers and Concat by itself.
     "tensorrt": Target(**_BEFORE_INPUTS, signed=True, symmetric=True, reads=_POOLS | {"Add"}, both=False),
 }
