@@ -16,7 +16,7 @@ from octavo.files import read_json, sha256_bytes, sha256_file, write_json
 from octavo.layout import INT8_VARIANTS, MANIFEST, MODEL
 from octavo.params.grammar import Block, ModelSpec, Segmentation
 from octavo.runtime.environment import image
-from octavo.runtime.host import fingerprint, versions
+from octavo.runtime.host import fingerprint, has_vnni, versions
 from octavo.runtime.session import Session, session_config
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = [
     "read_manifest",
     "recommended_providers",
     "session_entries",
+    "unfit_providers",
     "write_manifest",
 ]
 
@@ -77,6 +78,20 @@ def session_entries(manifest: Mapping[str, Any] | None) -> dict[str, str]:
     """
     # A file that is not quantized has None for a target.
     return session_config(fits16=(manifest or {}).get("target", "cpu") in (None, "cpu-no-vnni", "openvino-no-vnni"))
+
+
+def unfit_providers(manifest: Mapping[str, Any] | None) -> dict[str, str]:
+    """Execution providers that would put out wrong numbers of a file on this machine's CPU, each with the reason.
+
+    Args:
+        manifest: the file's; nothing is known of one without.
+    """
+    if (manifest or {}).get("target") != "openvino" or "openvino" not in manifest.get("providers", ()) or has_vnni():
+        return {}
+    return {
+        "openvino": "the file is `target: openvino`, made where the CPU has VNNI; without it OpenVINO cuts sums off at 16 bits "
+        "and answers otherwise"
+    }
 
 
 def recommended_providers(variant: str, target: str | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from octavo.images.formats import Classes
 from octavo.images.input_sizes import refuse_untaken
 from octavo.images.purpose import open_images
 from octavo.layout import REFERENCE, present_variants, variant_dir
-from octavo.manifest import model_bytes, own_manifest, read_manifest, session_entries
+from octavo.manifest import model_bytes, own_manifest, read_manifest, session_entries, unfit_providers
 from octavo.params.grammar import ModelSpec
 from octavo.runtime.session import Session
 
@@ -73,11 +73,17 @@ class Variants:
 
     @property
     def notes(self) -> list[str]:
-        """What should be known of files that are measured without a manifest of their own."""
-        return [
+        """What should be known of files that are measured without a manifest of their own, or whose runtime fails on this CPU."""
+        notes = [
             f"no manifest beside {self.paths[variant]} describes this very file: it is measured as it is; `dvc repro` makes it anew"
             for variant, manifest in self.manifests.items()
             if manifest is None
+        ]
+        return notes + [
+            f"{variant} is measured in ONNX Runtime, and on a CPU like this one {provider} would not answer so: {why}. Quantize it "
+            f"here (`dvc repro -f quantize_int8@{self.model}`), or with `int8.target: openvino-no-vnni`, which is right on either"
+            for variant, manifest in self.manifests.items()
+            for provider, why in unfit_providers(manifest).items()
         ]
 
     def sessions(self, compared: Sequence[str]) -> dict[str, Session]:

@@ -18,9 +18,8 @@
 
 using nlohmann::json;
 
-// Session entries that this CPU needs: /proc/cpuinfo has the names that `needs.cpu` has.
-json entries_of(const json& variant) {
-  json entries = variant["session"]["config_entries"];
+// `needs.cpu` where this CPU has none of what it names, else null: /proc/cpuinfo has the same names.
+json lacking(const json& variant) {
   const json& cpu = variant["needs"]["cpu"];
 #if defined(__x86_64__)
   const std::string here = "x86_64";
@@ -28,14 +27,13 @@ json entries_of(const json& variant) {
   const std::string here = "arm64";
 #endif
   std::ifstream info("/proc/cpuinfo");
-  if (cpu.is_null() || cpu["architecture"] != here || !info) return entries;
+  if (cpu.is_null() || cpu["architecture"] != here || !info) return nullptr;
   std::set<std::string> words;
   for (std::string word; info >> word;) words.insert(word);
   for (const std::string feature : cpu["any_of"])
-    if (words.count(feature)) return entries;
+    if (words.count(feature)) return nullptr;
   std::cerr << cpu["reason"].get<std::string>() << "\n";
-  entries.update(cpu["otherwise"]);
-  return entries;
+  return cpu;
 }
 
 void append(Ort::SessionOptions& options, const std::string& name, const std::map<std::string, std::string>& settings) {
@@ -69,12 +67,17 @@ Ort::Session open(Ort::Env& env, const std::string& path, const json& variant) {
   options.SetExecutionMode(wanted["execution_mode"] == "parallel" ? ORT_PARALLEL : ORT_SEQUENTIAL);
   options.SetIntraOpNumThreads(wanted["intra_op_threads"]);
   options.SetInterOpNumThreads(wanted["inter_op_threads"]);
-  const json entries = entries_of(variant);
+  json entries = wanted["config_entries"], without = json::array();
+  if (const json cpu = lacking(variant); !cpu.is_null()) {
+    entries.update(cpu["otherwise"]);
+    without = cpu.value("without", without);
+  }
   for (const auto& [key, value] : entries.items()) options.AddConfigEntry(key.c_str(), value.get<std::string>().c_str());
   const auto available = Ort::GetAvailableProviders();
   for (const json& provider : variant["providers"]) {
     const std::string name = provider["name"];
     if (std::find(available.begin(), available.end(), name) == available.end()) continue;
+    if (std::find(without.begin(), without.end(), name) != without.end()) continue;  // wrong numbers on this CPU
     try {
       append(options, name, provider["options"]);
     } catch (const Ort::Exception& error) {  // compiled in, but its libraries are not on this machine

@@ -43,6 +43,7 @@ type variant struct {
 			Architecture string
 			AnyOf        []string `json:"any_of"`
 			Otherwise    map[string]string
+			Without      []string
 			Reason       string
 		}
 	}
@@ -87,7 +88,8 @@ var levels = map[string]ort.GraphOptimizationLevel{
 }
 
 // Session entries: those of the file, and those that this CPU needs; /proc/cpuinfo has the names that needs.cpu has.
-func (v variant) entries() map[string]string {
+// Then the providers whose numbers are wrong on this CPU.
+func (v variant) entries() (map[string]string, []string) {
 	entries := map[string]string{}
 	for key, value := range v.Session.ConfigEntries {
 		entries[key] = value
@@ -101,9 +103,10 @@ func (v variant) entries() map[string]string {
 			for key, value := range cpu.Otherwise {
 				entries[key] = value
 			}
+			return entries, cpu.Without
 		}
 	}
-	return entries
+	return entries, nil
 }
 
 // A provider whose libraries are not on this machine is left out; the CPU's is always there, after all others.
@@ -122,7 +125,8 @@ func (v variant) options() (*ort.SessionOptions, error) {
 		options.SetIntraOpNumThreads(v.Session.IntraThreads),
 		options.SetInterOpNumThreads(v.Session.InterThreads),
 	}
-	for key, value := range v.entries() {
+	entries, without := v.entries()
+	for key, value := range entries {
 		steps = append(steps, options.AddSessionConfigEntry(key, value))
 	}
 	for _, err := range steps {
@@ -132,6 +136,9 @@ func (v variant) options() (*ort.SessionOptions, error) {
 		}
 	}
 	for _, provider := range v.Providers {
+		if slices.Contains(without, provider.Name) {
+			continue
+		}
 		if err := appendProvider(options, provider.Name, provider.Options); err != nil {
 			log.Printf("%s is not available: %v", provider.Name, err)
 		}

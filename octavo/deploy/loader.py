@@ -22,7 +22,7 @@ from octavo.errors import DataError, ModelRunError, OctavoError, SourceError
 from octavo.images.feeds import Feeds
 from octavo.images.preprocess import preprocess
 from octavo.images.warp import Points
-from octavo.manifest import read_manifest, session_entries
+from octavo.manifest import read_manifest, session_entries, unfit_providers
 from octavo.params.block import MAX_PIXELS
 from octavo.runtime.host import cores
 from octavo.runtime.providers import provider_warning, usable_providers
@@ -36,6 +36,7 @@ __all__ = ["Model", "load"]
 _LOG = logging.getLogger("octavo.deploy")
 # Rounds of the quick self-test where nothing was measured on a machine like this one.
 ROUNDS, WARMUP = 7, 2
+_WAY_OUT = "load it with another provider (`cpu` is exact), or quantize for this machine: `int8.target: openvino-no-vnni`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,10 +195,10 @@ class _Opener:
     opened: dict[str, tuple[Session, str] | OctavoError] = field(default_factory=dict)
 
     def providers(self, artifact: Artifact) -> list[str]:
-        """Those that are recommended, as far as they are there; the CPU at least."""
+        """Those that are recommended, as far as they are there and right on this machine; the CPU at least."""
         if self.asked is not None:
             return [self.asked]
-        there = usable_providers()
+        there = set(usable_providers()) - unfit_providers(artifact.manifest).keys()
         return [name for name in artifact.manifest.get("providers", ["cpu"]) if name in there] or ["cpu"]
 
     @property
@@ -229,6 +230,11 @@ class _Opener:
                 f"{artifact.path} needs operators that ONNX Runtime lacks: {', '.join(plugins)}",
                 "run it where its plugin is (TensorRT, say); validation ran the bodies that stand in for them",
             )
+        unfit = unfit_providers(artifact.manifest)
+        if self.asked in unfit:
+            raise ModelRunError(f"{artifact.path}: {unfit[self.asked]}", _WAY_OUT)
+        for provider in unfit.keys() & set(usable_providers()):
+            _LOG.warning("%s is not run on %s: %s", artifact.path, provider, unfit[provider])
         for provider in (candidates := self.providers(artifact)):
             try:
                 entries = session_entries(artifact.manifest)

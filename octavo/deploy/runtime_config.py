@@ -29,6 +29,7 @@ _VNNI = {
     "architecture": "x86_64",
     "any_of": ["avx512_vnni", "avx_vnni", "amx_int8"],
     "otherwise": {"session.x64quantprecision": "1"},
+    "without": [],
     "reason": "without VNNI, ONNX Runtime's uint8 x int8 kernels saturate; the entry takes exact, slower ones",
 }
 # What INT8 files for a target want of the CPU (octavo/quantization/int8/structure/targets.py).
@@ -38,12 +39,14 @@ _CPU_NEEDS: dict[str, dict[str, Any]] = {
         "architecture": "arm64",
         "any_of": ["asimddp", "i8mm"],
         "otherwise": {},
+        "without": [],
         "reason": "without dot products INT8 is right and gains little",
     },
     "openvino": {
         **_VNNI,
-        "otherwise": {},
-        "reason": "without VNNI, OpenVINO's INT8 kernels saturate, and none are exact: quantize for openvino-no-vnni",
+        "without": [PROVIDERS["openvino"]],
+        "reason": "without VNNI, OpenVINO's INT8 kernels saturate, and none are exact: the entry makes ONNX Runtime's exact; for "
+        "OpenVINO there, quantize for openvino-no-vnni",
     },
 }
 
