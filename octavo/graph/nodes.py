@@ -6,9 +6,20 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
-from octavo.graph.operators import WEIGHTED
+from octavo.graph.operators import CURVES, WEIGHTED
 
-__all__ = ["TAKES_CUT", "cut_behind", "ends_ahead", "is_pointwise", "leads_to", "mish_of", "only_reader", "origin", "silu_of"]
+__all__ = [
+    "TAKES_CUT",
+    "cut_behind",
+    "ends_ahead",
+    "is_pointwise",
+    "is_taken_in",
+    "leads_to",
+    "mish_of",
+    "only_reader",
+    "origin",
+    "silu_of",
+]
 
 # Operators whose kernels, in float or in integers, take in a Relu or Clip behind them. ConvTranspose has no integer kernel: as one
 # with its Relu it is kept safe from ONNX Runtime's WeightBiasQuantization.
@@ -46,6 +57,20 @@ def only_reader(value: ir.Value) -> ir.Node | None:
     """The node that alone reads a value, once; None where there are others, or none, or it is an output of the graph."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def is_taken_in(value: ir.Value | None) -> bool:
+    """Whether what bends a tensor belongs to a layer, for runtimes whose layers take in all that stands behind them.
+
+    One makes it, bent or not and added to another tensor or not, and nothing else reads it.
+    """
+    if value is None or only_reader(value) is None or (maker := value.producer()) is None:
+        return False
+    if maker.op_type in CURVES or maker.op_type in ("BatchNormalization", "Clip", "PRelu", "Relu"):
+        return is_taken_in(maker.inputs[0])
+    sums = maker.inputs if maker.op_type == "Add" else [value]
+    made = [one.producer() for one in sums if only_reader(one) is not None]
+    return any(node is not None and node.op_type in WEIGHTED for node in made)
 
 
 def origin(value: ir.Value | None, across: Collection[str]) -> ir.Value | None:

@@ -6,12 +6,15 @@ what it adds or leaves out, with the reason.
 
 from __future__ import annotations
 
-__all__ = ["COPIES", "JOINS", "LAYERS", "MOVES", "PARTS", "REARRANGES", "VIEWS", "WEIGHTED"]
+__all__ = ["COPIES", "CURVES", "JOINS", "LAYERS", "MOVES", "PARTS", "REARRANGES", "VIEWS", "WEIGHTED"]
 
 # Layers whose second input is multiplied with the data and summed.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 # What quantization is for; behind the last of them a graph is post-processing.
 LAYERS = WEIGHTED | {"Einsum"}
+
+# Each value of the only tensor that they read by itself, all by the same function.
+CURVES = frozenset({"Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Selu", "Sigmoid", "Softplus", "Tanh"})
 
 # All values of the first input, in the order in which they lie in memory.
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})

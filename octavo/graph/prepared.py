@@ -14,6 +14,7 @@ from octavo.graph.passes.affine.frozen_norm import FrozenNormPass
 from octavo.graph.passes.affine.layer_scale import LayerScalePass
 from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
 from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
+from octavo.graph.passes.affine.prelu_to_max import PReluToMaxPass
 from octavo.graph.passes.affine.rows_first import RowsFirstPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_all_axes import PadAllAxesPass
@@ -43,7 +44,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True, f
         opset: at least this one, the graph's own, and that of a Gelu that it spells out.
         depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`), and so does
             Neg before layers.
-        fuses: layers take in all norms and activations behind them (`BendBeforeConcatPass`).
+        fuses: layers take in all norms and activations behind them (`BendBeforeConcatPass`, `PReluToMaxPass`).
     """
     ready = copied(model)
     OpsetUpPass(opset)(ready)
@@ -77,6 +78,7 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True, f
         BendBeforeConcatPass()(ready)
         # Of a norm's parts those behind layers.
         FoldBatchNormPass(depthwise_norms)(ready)
+        PReluToMaxPass()(ready)
     # Behind what made layers of norms.
     CutBeforeConcatPass()(ready)
     # What was folded is a product.

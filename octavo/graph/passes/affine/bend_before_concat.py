@@ -5,19 +5,15 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octavo.graph.nodes import cut_behind, mish_of, only_reader, silu_of
-from octavo.graph.operators import WEIGHTED
-from octavo.graph.passes.folding import is_private
+from octavo.graph.nodes import cut_behind, is_taken_in, mish_of, only_reader, silu_of
+from octavo.graph.operators import CURVES
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, new_constant, pruned
 
 __all__ = ["BendBeforeConcatPass"]
 
-# Operators of one input that bend each value by itself.
-_CURVES = frozenset({"Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Selu", "Sigmoid", "Softplus", "Tanh"})
-# The inputs of others that may hold a number for each channel.
+# Inputs of operators that may hold a number for each channel.
 _BY_CHANNEL = {"BatchNormalization": range(1, 5), "PRelu": range(1, 2)}
-_BENDS = _CURVES | _BY_CHANNEL.keys() | {"Clip", "Relu"}
 
 
 class BendBeforeConcatPass(NodePass):
@@ -30,8 +26,7 @@ class BendBeforeConcatPass(NodePass):
     1. What moves is all that reads the Concat, and bends each value by itself: BatchNormalization, PRelu, Relu, Clip, LeakyRelu,
        Sigmoid and other curves, SiLU and Mish as they are spelled out. Parameters are constant; where they differ by channel, the
        Concat is along axis 1 and its parts have known numbers of channels.
-    2. A layer makes one of the parts, bent or not and added to another tensor or not, and nothing else reads that. A PRelu that no
-       layer takes in brings all around it to channels first: where none does, one for all parts is better.
+    2. A layer makes one of the parts (`is_taken_in`): else one for all parts is as good.
     3. What stands behind that follows, until something does not fit.
 
     The Concat's output takes the name of what came last, and what goes before it new ones. The same values.
@@ -41,7 +36,7 @@ class BendBeforeConcatPass(NodePass):
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         modified = False
-        while any(_is_taken_in(model, part) for part in node.inputs) and (nodes := _behind(node)):
+        while any(map(is_taken_in, node.inputs)) and (nodes := _behind(node)):
             for place, part in enumerate(_behind_parts(model, node, nodes)):
                 node.replace_input_with(place, part)
             last, joined = nodes[-1].outputs[0], node.outputs[0]
@@ -50,16 +45,6 @@ class BendBeforeConcatPass(NodePass):
             pruned(model, nodes[::-1])
             joined.name, modified = name, True
         return modified
-
-
-def _is_taken_in(model: ir.Model, part: ir.Value | None) -> bool:
-    """Whether a layer makes a part, bent or not and added to another tensor or not, which nothing else reads."""
-    if not is_private(model, part) or (maker := part.producer()) is None:
-        return False
-    if maker.op_type in _BENDS:
-        return _is_taken_in(model, maker.inputs[0])
-    sums = maker.inputs if maker.op_type == "Add" else [part]
-    return any(is_private(model, one) and one.producer() is not None and one.producer().op_type in WEIGHTED for one in sums)
 
 
 def _behind(concat: ir.Node) -> list[ir.Node]:
@@ -87,7 +72,7 @@ def _bend(value: ir.Value) -> list[ir.Node]:
     if node.op_type == "BatchNormalization":
         plain = not node.attributes.get_int("training_mode", 0) and not any(list(other.uses()) for other in node.outputs[1:])
         return [node] if plain and node.inputs[0] is value else []
-    known = node.op_type in _CURVES or (node.op_type == "PRelu" and node.inputs[0] is value) or node is cut_behind(value.producer())
+    known = node.op_type in CURVES or (node.op_type == "PRelu" and node.inputs[0] is value) or node is cut_behind(value.producer())
     return [node] if known else []
 
 
