@@ -642,6 +642,17 @@ def test_batch_writes_scales_of_a_resize_before_opset_18_too():
     assert node.inputs[2].const_value.numpy().tolist() == [1, 1, 2, 1.5]
 
 
+def test_batch_reads_shapes_that_the_file_does_not_state(tmp_path):
+    """ultralytics' head at `batch=4`: a Reshape to [4, c, -1] of what no shape is stated of, in a file that nothing has cleaned."""
+    model = text(
+        """<ir_version: 8, opset_import: ["": 13]> g (float[2,4,4,6] x) => (float[2,4,24] y)
+        <int64[3] keep = {2, 4, -1}> { t = Relu(x) y = Reshape(t, keep) }"""
+    )
+    free = freed(model, tmp_path / "free.onnx")
+    images = np.random.default_rng(0).standard_normal((1, 4, 4, 6)).astype(np.float32)
+    np.testing.assert_array_equal(run(free, images)[0], np.maximum(images, 0).reshape(1, 4, 24))
+
+
 def test_batch_repairs_the_old_export(tmp_path):
     path = old_export(tmp_path / "m.onnx")
     model = load(path)

@@ -30,7 +30,7 @@ class DynamicBatchPass(GraphPass):
        that dimension), else -1 unless the shape has a -1 already. Both mean the same at batch b.
     4. A Resize to constant sizes [b, c, ...] of data [b, c, ...] gets scales where these make the same sizes; else, from opset 18
        on, sizes for the other axes only.
-    5. Shapes inside the graph are inferred anew.
+    5. Shapes inside the graph are inferred before, as few exporters state them and rules 3 and 4 read them, and anew behind.
     6. Not acted on: a model whose image input has a symbolic dimension 0 already; a Reshape with `allowzero`; a shape that is
        computed. A literal b can hide elsewhere (Expand, Slice, a constant that is added), so the caller runs the result at
        batch 1 and at batch 2 and compares.
@@ -63,6 +63,7 @@ class DynamicBatchPass(GraphPass):
                     f"output {output.name!r} of shape {output.shape} has no batch dimension, so the batch cannot be made dynamic",
                     "set `source.dynamic_batch: false`",
                 )
+        InferShapesPass()(model)
         opset = model.opset_imports.get("", 0)
         for node in model.graph:
             if node.domain == "" and node.op_type == "Reshape":
