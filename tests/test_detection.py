@@ -460,6 +460,34 @@ class TestFamilies:
         assert found.classes.tolist() == [1]
         assert found.scores == pytest.approx([1 / (1 + np.exp(-2))], abs=1e-3)
 
+    def test_no_object_is_no_class_behind_a_softmax_of_the_graph(self):
+        logits = np.zeros((1, 100, 6), np.float32)
+        logits[..., 5] = 9
+        logits[0, 3] = [0, 12, 0, 0, 0, 10]
+        boxes = np.full((1, 100, 4), 0.5, np.float32)
+        weights = np.exp(logits)
+        outputs = {"probs": weights / weights.sum(axis=2, keepdims=True), "boxes": boxes}
+        assert family_of(outputs, SMALL).name == "detr"
+        alike = FAMILIES["detr"].boxes({"logits": logits, "boxes": boxes}, SMALL, 1e-6)
+        found = FAMILIES["detr"].boxes(outputs, SMALL, 1e-6)
+        assert found.classes.tolist() == alike.classes.tolist()
+        np.testing.assert_allclose(found.scores, alike.scores, rtol=1e-5)
+
+    def test_logits_from_0_to_1_may_be_asked_for_as_detr_s(self):
+        logits = np.random.default_rng(0).uniform(0, 1, (1, 100, 6)).astype(np.float32)
+        outputs = {"logits": logits, "boxes": np.full((1, 100, 4), 0.5, np.float32)}
+        assert family_of(outputs, SMALL).name == "rtdetr"
+        assert family_of(outputs, SMALL, "detr").name == "detr"
+        weights = np.exp(logits[0].astype(np.float64))
+        scores = (weights / weights.sum(axis=1, keepdims=True))[:, :-1]
+        found = FAMILIES["detr"].boxes(outputs, SMALL, 0)
+        np.testing.assert_allclose(found.scores, np.sort(scores.ravel())[::-1][:100])
+
+    def test_suppression_that_found_nothing_is_no_query(self):
+        nothing = {"output0": np.zeros((1, 300, 6), np.float32)}
+        assert [family.name for family in FAMILIES.values() if family.fits(nothing, SMALL)] == ["yolov10"]
+        assert family_of(nothing, SMALL, "rtdetr-chosen").name == "rtdetr-chosen"
+
     def test_a_score_rounded_above_one_is_no_logit(self):
         scores = np.full((1, 300, 3), 0.01, np.float32)
         scores[0, 0, 0] = 1.0004

@@ -57,18 +57,37 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return _in_shares(outputs, size) and not _has_no_object(_parts(outputs)[1])
 
 
+def _allows_softmax(outputs: Outputs, size: Size) -> bool:
+    return _in_shares(outputs, size) and _parts(outputs)[1].shape[1] > 1
+
+
 def _fits_softmax(outputs: Outputs, size: Size) -> bool:
-    return _in_shares(outputs, size) and _parts(outputs)[1].shape[1] > 1 and not are_scores(_parts(outputs)[1])
+    if not _allows_softmax(outputs, size):
+        return False
+    values = _parts(outputs)[1]
+    # Logits from 0 to 1 are those of a network that has learnt nothing, and may be scores.
+    return not are_scores(values) or _has_no_object(values)
 
 
-def _has_no_object(logits: np.ndarray) -> bool:
+def _has_no_object(values: np.ndarray) -> bool:
     """Whether most queries are sure of the last class alone: "no object", for no photo shows so many of one kind."""
-    return logits.shape[1] > 1 and bool(((_softmax(logits)[:, -1] > _SURE) & (logits[:, -1] > 1)).mean() > _BACKGROUND)
+    if values.shape[1] == 1:
+        return False
+    sure = _softmax(values)[:, -1] > _SURE
+    return bool((sure if _sum_to_one(values) else sure & (values[:, -1] > 1)).mean() > _BACKGROUND)
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+def _softmax(values: np.ndarray) -> np.ndarray:
+    """Of logits; of what a graph has taken it of already, the values."""
+    values = values.astype(np.float64)
+    if _sum_to_one(values):
+        return values
+    weights = np.exp(values - values.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _sum_to_one(rows: np.ndarray) -> bool:
+    return are_scores(rows) and bool((from_one(rows) < _ROUNDED).all())
 
 
 def _are_classes(values: np.ndarray) -> bool:
@@ -77,8 +96,7 @@ def _are_classes(values: np.ndarray) -> bool:
 
 def _are_one_softmax(*columns: np.ndarray) -> bool:
     """Whether each row sums to 1, as the characters of a line of text do at each step: no boxes with scores."""
-    rows = np.concatenate(columns, axis=1)
-    return are_scores(rows) and bool((from_one(rows) < _ROUNDED).all())
+    return _sum_to_one(np.concatenate(columns, axis=1))
 
 
 def _best(boxes: np.ndarray, scores: np.ndarray, size: Size, least: float) -> Boxes:
@@ -97,14 +115,22 @@ def _decode_softmax(outputs: Outputs, size: Size, least: float) -> Boxes:
     return _best(boxes, _softmax(logits)[:, :-1], size, least)
 
 
-def _fits_chosen(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
+def _allows_chosen(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
     rows = only(outputs, 3)
     if rows is None or rows.shape[2] != 6 or rows.shape[1] > _MOST:
         return False
-    boxes, classes = rows[0, :, :4], rows[0, :, 5]
+    classes = rows[0, :, 5]
+    return are_scores(rows[0, :, :5]) and _are_classes(classes) and bool((classes >= 0).all())
+
+
+def _fits_chosen(outputs: Outputs, size: Size) -> bool:
+    if not _allows_chosen(outputs, size):
+        return False
+    # Every query has a score; where none has, suppression has found nothing.
+    found = only(outputs, 3)[0]
+    found = found[found[:, 4] > 0]
     # Right of left in every row, these would be corners in shares.
-    are_corners = (boxes[:, 2:] > boxes[:, :2]).all()
-    return are_scores(rows[0, :, :5]) and _are_classes(classes) and bool((classes >= 0).all()) and not are_corners
+    return len(found) > 0 and not (found[:, 2:4] > found[:, :2]).all()
 
 
 def _decode_chosen(outputs: Outputs, size: Size, least: float) -> Boxes:
@@ -129,14 +155,17 @@ CHOSEN = Family(
     networks="RT-DETR as ultralytics exports it",
     layout="1 x k x 6: centre and size (0 to 1), score, class; 1 x 300 x 6",
     fits=_fits_chosen,
+    allows=_allows_chosen,
     decode=_decode_chosen,
     overlaps=False,
 )
 SOFTMAX = Family(
     name="detr",
     networks="DETR, YOLOS",
-    layout='1 x k x 4 boxes (centre and size, 0 to 1) and 1 x k x (c + 1) logits, the last that of "no object"; k is 100',
+    layout='1 x k x 4 boxes (centre and size, 0 to 1) and 1 x k x (c + 1) logits or their softmax, the last that of "no object"; '
+    "k is 100",
     fits=_fits_softmax,
+    allows=_allows_softmax,
     decode=_decode_softmax,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
     overlaps=False,
