@@ -347,17 +347,50 @@ class TestFamilies:
         # Equal weights expect 3.5 bins.
         assert first.xyxy[20] == pytest.approx([16 - 3.5 * 32] * 2 + [16 + 3.5 * 32] * 2)
 
-    @pytest.mark.parametrize("strides", [(8, 16, 32), (8, 16, 32, 64)])
-    def test_nanodet_in_one_output(self, strides):
-        count = sum((64 // stride) ** 2 for stride in strides)
-        rows = np.random.default_rng(0).normal(size=(1, count, 3 + 32)).astype(np.float32)
-        rows[..., :3] = 0
-        # Cell (row 0, column 1) of stride 8: centre (12, 4), all four distances 2 * 8; and the last cell of all.
-        rows[0, 1], rows[0, -1, :3] = [0, 0.9, 0, *np.where(np.arange(32) % 8 == 2, 100.0, 0.0)], [1.0004, 0, 0]
-        assert family_of({"output": rows}, (64, 64)).name == "nanodet"
-        found = decoded("nanodet", {"output": rows}, (64, 64))
+    @pytest.mark.parametrize("bins", [8, 11])
+    @pytest.mark.parametrize("logits", [False, True])
+    @pytest.mark.parametrize(
+        ("strides", "name", "shift"),
+        [((8, 16, 32), "nanodet", 0.5), ((8, 16, 32, 64), "nanodet-plus", 0), ((4, 8, 16, 32, 64), "nanodet-plus", 0)],
+    )
+    def test_nanodet_in_one_output(self, strides, name, shift, bins, logits):
+        size = (64, 96)
+        grid, step = centres(size, strides, shift)
+        rows = np.random.default_rng(0).normal(size=(1, len(grid), 3 + 4 * bins)).astype(np.float32)
+        rows[..., :3] = 0.01
+        rows[0, -1, :3] = [1.0004, 0.01, 0.01]
+        # Cell (row 0, column 1) of the first stride, all four distances twice that.
+        rows[0, 1] = [0.01, 0.9, 0.01, *np.where(np.arange(4 * bins) % bins == 2, 100.0, 0.0)]
+        if logits:
+            scores = np.clip(rows[..., :3], 0.01, 0.999)
+            rows[..., :3] = np.log(scores / (1 - scores))
+        family = family_of({"output": rows}, size)
+        assert (family.name, family.classes({"output": rows}, size)) == (name, 3)
+        found = decoded(name, {"output": rows}, size)
         assert found.classes.tolist() == [1, 0]
-        assert found.xyxy[0] == pytest.approx([-4, -12, 28, 20])
+        x, y = grid[1] * step[1]
+        assert found.xyxy[0] == pytest.approx([x - 2 * step[1, 0], y - 2 * step[1, 0], x + 2 * step[1, 0], y + 2 * step[1, 0]])
+        if name == "nanodet":
+            # A NanoDet-Plus of three strides, which only `task.decoder` can tell.
+            assert family_of({"output": rows}, size, "nanodet-plus").boxes({"output": rows}, size, 0.5).xyxy[0] == pytest.approx(
+                found.xyxy[0] - step[1, 0] / 2
+            )
+        else:
+            with pytest.raises(DataError, match="use nanodet-plus"):
+                family_of({"output": rows}, size, "nanodet")
+
+    @pytest.mark.parametrize("bins", [8, 11])
+    @pytest.mark.parametrize("classes", [5, 32])
+    def test_picodet_s_distances_are_from_the_middles_of_its_cells(self, classes, bins):
+        """Of strides 8 to 64, by stride, as PaddleDetection's picodet_postprocess.py reads them."""
+        size, outputs = (128, 192), {}
+        for stride in (64, 8, 32, 16):
+            count = size[0] // stride * size[1] // stride
+            distances = np.random.default_rng(stride).normal(size=(1, count, 4 * bins)).astype(np.float32)
+            outputs[f"a{stride}"], outputs[f"b{stride}"] = np.full((1, count, classes), 0.01, np.float32), distances
+        outputs["a16"][0, 1, 3], outputs["b16"][0, 1] = 0.9, np.where(np.arange(4 * bins) % bins == 1, 100.0, 0.0)
+        assert family_of(outputs, size).name == "nanodet"
+        assert decoded("nanodet", outputs, size).xyxy == pytest.approx(np.array([[8, -8, 40, 24]]))
 
     @pytest.mark.parametrize("name", ["yolox-decoded", "yolov8-rows"])
     def test_objectness_is_told_from_a_class(self, name):

@@ -49,6 +49,13 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "bgr",
         "NanoDet takes BGR pixels less ImageNet's mean, letterboxed in black",
     ),
+    # `keep_ratio: False` in its configurations.
+    "nanodet-plus": (
+        _STRETCH,
+        {"scale": 1, "mean": [103.53, 116.28, 123.675], "std": [57.375, 57.12, 58.395]},
+        "bgr",
+        "NanoDet-Plus takes BGR pixels less ImageNet's mean, stretched",
+    ),
     "yolov3-keras": (
         {**_GREY, "pad": 128, "antialias": True, "resample": "bicubic"},
         {},

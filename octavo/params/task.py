@@ -37,6 +37,7 @@ DECODERS = (
     "paddle",
     "yolov7-end2end",
     "nanodet",
+    "nanodet-plus",
     "yolov3-keras",
     "yolov4",
     "yolov5",

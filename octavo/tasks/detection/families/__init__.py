@@ -38,7 +38,7 @@ FAMILIES = {
         *chosen.FAMILIES,
         paddle.FAMILY,
         yolov7.FAMILY,
-        nanodet.FAMILY,
+        *nanodet.FAMILIES,
         yolov3.FAMILY,
         # Its scores alone may look like YOLOv5's rows.
         yolov4.FAMILY,
