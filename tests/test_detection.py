@@ -148,6 +148,19 @@ class TestFamilies:
             other[1, column] = value
             assert not FAMILIES["yolov7-end2end"].fits({"output": other}, SMALL)
 
+    def test_yolo_nas_flat_rows_have_the_score_before_the_class(self):
+        rows = np.float32([[0, 1, 2, 3, 4, 0.9, 7], [0, 5, 6, 7, 8, 0.01, 2]])
+        assert family_of({"output": rows}, SMALL).name == "yolonas-flat"
+        found = decoded("yolonas-flat", {"output": rows})
+        assert found.xyxy.tolist() == [[1, 2, 3, 4]]
+        assert (found.classes.tolist(), found.scores) == ([7], pytest.approx([0.9]))
+        # An image without a box, and one whose only box is as sure as can be, tell nothing.
+        reading, sure = Reading(), np.float32([[0, 1, 2, 3, 4, 1, 1]])
+        for nothing in (rows[:0], sure):
+            reading.of(SMALL, {"output": nothing})
+        assert reading.of(SMALL, {"output": rows}).name == "yolonas-flat"
+        assert reading.of(SMALL, {"output": rows[:0]}).name == "yolonas-flat"
+
     def test_yolov8_has_channels_before_cells_and_no_objectness(self):
         rows = np.zeros((1, 6, 21), np.float32)
         rows[0, :, 7] = [16, 10, 8, 4, 0.0, 0.9]
@@ -228,6 +241,19 @@ class TestFamilies:
         assert not FAMILIES["yolov8-levels"].fits(values, (64, 64))
         # A network that is sure of a class nearly everywhere looks like that, and `task.decoder` says what it is.
         assert family_of(values, (64, 64), "yolov8-levels").name == "yolov8-levels"
+
+    def test_maps_of_yolox_s_levels_are_none_of_yolov8_s(self):
+        """Boxes, objectness and 80 classes in one map, with sigmoid: 64 of the channels are no distances."""
+        generator = np.random.default_rng(0)
+        values = {}
+        for side in (8, 4, 2):
+            scores = generator.uniform(0, 0.2, (1, 81, side, side))
+            boxes = generator.normal(0, 1, (1, 4, side, side))
+            values[str(side)] = np.concatenate([boxes, scores], axis=1).astype(np.float32)
+        with pytest.raises(DataError, match="of no known family"):
+            family_of(values, (64, 64))
+        with pytest.raises(DataError, match="check the export"):
+            family_of(values, (64, 64), "yolov8-levels")
 
     @pytest.mark.parametrize(
         ("family", "rows", "column"),

@@ -36,6 +36,7 @@ DECODERS = (
     "chosen-shares",
     "paddle",
     "yolov7-end2end",
+    "yolonas-flat",
     "nanodet",
     "nanodet-plus",
     "yolov3-keras",

@@ -37,7 +37,7 @@ FAMILIES = {
         torchvision.FAMILY,
         *chosen.FAMILIES,
         paddle.FAMILY,
-        yolov7.FAMILY,
+        *yolov7.FAMILIES,
         *nanodet.FAMILIES,
         yolov3.FAMILY,
         # Its scores alone may look like YOLOv5's rows.

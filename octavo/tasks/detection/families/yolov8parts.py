@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.families import yolov8
-from octavo.tasks.detection.family import Family, Rows, Size, boxes_and_scores, centres, outside, sigmoid
+from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores, centres, outside, sigmoid
 from octavo.tasks.detection.shares import cover, in_both_units
 from octavo.tasks.outputs import Outputs
 
@@ -88,9 +88,14 @@ def _level(outputs: Outputs, grid: tuple[int, int]) -> tuple[np.ndarray, np.ndar
     return (distances[0], scores[0]) if len(distances) == 1 and (len(scores) == 1 or summed) else None
 
 
-def _fits_levels(outputs: Outputs, size: Size) -> bool:
+def _allows_levels(outputs: Outputs, size: Size) -> bool:
     parts = _parts(outputs, size)
-    return parts is not None and bool(((_scores(parts[2]) > 0.5).mean(axis=0) < _FOUND).all())
+    # Of YOLOX's maps, box, objectness and classes in one, these would be boxes and scores.
+    return parts is not None and not are_scores(parts[1][:, 5:])
+
+
+def _fits_levels(outputs: Outputs, size: Size) -> bool:
+    return _allows_levels(outputs, size) and bool(((_scores(_parts(outputs, size)[2]) > 0.5).mean(axis=0) < _FOUND).all())
 
 
 def _scores(values: np.ndarray) -> np.ndarray:
@@ -113,7 +118,7 @@ LEVELS = Family(
     layout="for each of the strides 8, 16, 32 (and 64, or 4) with h x w cells: 1 x 64 x h x w distributions of distances and "
     "1 x c x h x w scores or logits, in any order, or both as 1 x (64 + c) x h x w; channels last, too",
     fits=_fits_levels,
-    allows=lambda outputs, size: _parts(outputs, size) is not None,
+    allows=_allows_levels,
     rows=_rows_levels,
     classes=lambda outputs, size: _parts(outputs, size)[2].shape[1],
 )
