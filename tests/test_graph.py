@@ -653,6 +653,40 @@ def test_batch_reads_shapes_that_the_file_does_not_state(tmp_path):
     np.testing.assert_array_equal(run(free, images)[0], np.maximum(images, 0).reshape(1, 4, 24))
 
 
+MERGED = {
+    # YOLO12's: two parts of each image, as images of their own, in two heads.
+    "areas": "t = Reshape(x, parts) u = Reshape(t, heads) v = Softmax<axis=1>(u) w = Reshape(v, parts) y = Reshape(w, whole)",
+    # torch's MultiheadAttention: places first, images and heads in one dimension.
+    "heads": """t = Transpose<perm=[1,0,2]>(x) u = Reshape(t, merged) v = Transpose<perm=[1,0,2]>(u) w = Softmax<axis=1>(v)
+        a = Transpose<perm=[1,0,2]>(w) b = Reshape(a, rows) c = Relu(b) d = Reshape(c, apart) y = Transpose<perm=[1,0,2]>(d)""",
+    "beside a size left open": "t = Reshape(x, rest) u = Softmax<axis=2>(t) y = Reshape(u, whole)",
+    "not in what is reshaped": """t = ReduceMean<keepdims=0>(x, images) u = Reshape(t, parts_of_none) v = Reshape(u, none)
+        y = Add(x, v)""",
+}
+
+
+@pytest.mark.parametrize("body", MERGED.values(), ids=MERGED.keys())
+def test_batch_of_several_images_is_opened_where_it_is_merged(tmp_path, body):
+    model = text(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[2,6,4] x) => (float[2,6,4] y)
+        <int64[3] parts = {{4, 3, 4}}, int64[4] heads = {{4, 3, 2, 2}}, int64[3] whole = {{2, 6, 4}}, int64[3] merged = {{6, 4, 2}},
+        int64[2] rows = {{12, 4}}, int64[3] apart = {{6, 2, 4}}, int64[4] rest = {{4, 3, -1, 2}}, int64[1] images = {{0}},
+        int64[2] parts_of_none = {{2, 12}}, int64[2] none = {{6, 4}}>
+        {{ {body} }}"""
+    )
+    path = tmp_path / "fixed.onnx"
+    save(model, path)
+    free = tmp_path / "free.onnx"
+    assert DynamicBatchPass(model.graph.inputs[0])(model).modified
+    save(model, free)
+    images = np.random.default_rng(0).standard_normal((3, 6, 4)).astype(np.float32)
+    if "ReduceMean" in body:
+        images[1:] = images[0]  # the mean over images is then that of one
+    both = np.concatenate([run(path, images[:2]), run(path, images[1:])], axis=1)[0]
+    np.testing.assert_allclose(run(free, images)[0], both[[0, 1, 3]], rtol=1e-6)
+    np.testing.assert_allclose(run(free, images[2:])[0], both[3:], rtol=1e-6)
+
+
 def test_batch_repairs_the_old_export(tmp_path):
     path = old_export(tmp_path / "m.onnx")
     model = load(path)

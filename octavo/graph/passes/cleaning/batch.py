@@ -27,7 +27,10 @@ class DynamicBatchPass(GraphPass):
     2. An output whose dimension 0 is another number has no batch dimension: an error, because two images' results could not
        be told apart.
     3. A Reshape to a constant shape that begins with the literal b: where the data's dimension 0 is b too it becomes 0 (copy
-       that dimension), else -1 unless the shape has a -1 already. Both mean the same at batch b.
+       that dimension), else -1 unless the shape has a -1 already. Both mean the same at batch b. Where b is more than 1 and all
+       sizes are known, further literals may hold it (attention by areas or heads: b images of n parts as b * n): leading
+       dimensions that stay become 0, and of the others one becomes -1: the first where the data has b there, else one that is
+       b, else the first, if it is a multiple of b.
     4. A Resize to constant sizes [b, c, ...] of data [b, c, ...] gets scales where these make the same sizes; else, from opset 18
        on, sizes for the other axes only.
     5. Shapes inside the graph are inferred before, as few exporters state them and rules 3 and 4 read them, and anew behind.
@@ -95,17 +98,40 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
 
 def _free_reshape(model: ir.Model, node: ir.Node, size: int) -> None:
     shape = _constant(node.inputs[1])
-    if shape is None or len(shape) == 0 or shape[0] != size:
-        return  # nothing literal to repair
-    if "allowzero" in node.attributes and node.attributes["allowzero"].as_int():
-        return  # 0 means an empty dimension there
-    if _dimension_0(node.inputs[0]) == size:
-        first = 0
+    if shape is None or len(shape) == 0 or ("allowzero" in node.attributes and node.attributes["allowzero"].as_int()):
+        return  # nothing literal to repair, or 0 means an empty dimension
+    data, made = (_sizes(value) for value in (node.inputs[0], node.outputs[0]))
+    if size > 1 and data is not None and made is not None:
+        free = _freed(data, made, size)
+    elif shape[0] != size:
+        return
+    elif _dimension_0(node.inputs[0]) == size:
+        free = [0, *shape[1:]]
     elif -1 not in shape:
-        first = -1
+        free = [-1, *shape[1:]]
     else:
         return  # two unknowns in one shape
-    node.replace_input_with(1, new_constant(model, f"{node.outputs[0].name}/shape", np.array([first, *shape[1:]], np.int64)))
+    node.replace_input_with(1, new_constant(model, f"{node.outputs[0].name}/shape", np.array(free, np.int64)))
+
+
+def _freed(data: list[int], made: list[int], size: int) -> list[int]:
+    """A shape that makes `made` of `data` for b = `size` images, and for any other number what these would make."""
+    same = 0
+    while same < min(len(data), len(made)) and data[same] == made[same]:
+        same += 1
+    free = [0] * same + made[same:]
+    alone = same < len(data) and data[same] == size  # else it is merged with others, and may come apart here
+    open_at = same if alone else next((place for place in range(same, len(made)) if made[place] == size), same)
+    if open_at < len(made) and made[open_at] % size == 0:
+        free[open_at] = -1
+    return free
+
+
+def _sizes(value: ir.Value | None) -> list[int] | None:
+    """All dimensions; None where one is unknown, open or 0."""
+    if value is None or value.shape is None or not all(isinstance(side, int) and side > 0 for side in value.shape):
+        return None
+    return list(value.shape)
 
 
 def _free_resize(model: ir.Model, node: ir.Node, size: int, *, by_axes: bool) -> None:
