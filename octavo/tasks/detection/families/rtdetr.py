@@ -111,8 +111,12 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
 
 
 def _decode_softmax(outputs: Outputs, size: Size, least: float) -> Boxes:
-    boxes, logits = _parts(outputs)
-    return _best(boxes, _softmax(logits)[:, :-1], size, least)
+    boxes, values = _parts(outputs)
+    scores = _softmax(values)[:, :-1]
+    # A query is of one class (PostProcess of https://github.com/facebookresearch/detr), where sigmoid's may be of several.
+    best, places = np.zeros_like(scores), scores.argmax(axis=1)[:, None]
+    np.put_along_axis(best, places, np.take_along_axis(scores, places, axis=1), axis=1)
+    return _best(boxes, best, size, least)
 
 
 def _allows_chosen(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
