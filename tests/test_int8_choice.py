@@ -25,6 +25,7 @@ from octavo.quantization.int8 import Images, choice, quantize_static, recut, rep
 from octavo.quantization.int8.choice import _FAR, _typical
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
+from octavo.quantization.int8.noise import sensitivity
 from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.noise.judge import HeadJudge, db_of
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
@@ -603,6 +604,12 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
     seen.clear()
     Placing(draft, plan, estimated(draft.units)).alone(judge, by_image, for_repair=False)
     assert [id(image) for image in seen] == [id(held_out[14]), id(held_out[by_image.index(sorted(by_image)[7])])]
+    # Where single roundings take long, the record has one image, and what repair goes by two.
+    monkeypatch.setattr(sensitivity, "_MACS", 1)
+    for for_repair, images in ((False, 1), (True, 2)):
+        seen.clear()
+        Placing(draft, plan, estimated(draft.units)).alone(judge, by_image, for_repair=for_repair)
+        assert len(seen) == images
 
 
 def test_noise_of_single_roundings_adds_up_to_that_of_the_network():

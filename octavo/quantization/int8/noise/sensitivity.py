@@ -51,7 +51,7 @@ _AT_ONCE = 4
 _Mean = Callable[[Sequence[Mapping[str, np.ndarray]]], float]
 
 
-def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool = False) -> int:
+def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool = False, least: int = _FEW) -> int:
     """On how many images so many roundings can be measured within bounds of work: 1 to 8, and no more than there are.
 
     Args:
@@ -59,9 +59,10 @@ def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool =
         roundings: how many.
         at_most: images that there are.
         masks: it answers with masks.
+        least: how many networks of many layers and small images keep.
     """
     macs = sum(macs_of(node, _shape) or 0 for node in model.graph)
-    few = max(_FEW, int(_MACS / max(1, roundings * macs)))
+    few = max(least, int(_MACS / max(1, roundings * macs)))
     return images_within(model, _WORK * (_MASKS if masks else 1) / roundings, min(_IMAGES, few, at_most))
 
 
