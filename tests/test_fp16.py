@@ -1072,3 +1072,45 @@ def test_what_stays_too_far_from_fp32_is_said(monkeypatch):
     (warning,) = quantize_fp16(model, samples=feeds).warnings
     assert warning.startswith("'y' is ")
     assert "44 are asked" in warning
+
+
+def test_what_is_pasted_at_whole_pixels_is_judged_where_fp32_pastes_it():
+    """Mask R-CNN: a corner rounds to the next pixel, and the mask is as exact as it was."""
+    weights = {"w": image(64, 1), "v": image(64, 64), "far": np.float32([700])}
+    weights |= {"one": np.array([1]), "none": np.zeros(1, np.int64), "all": np.array([1000])}
+    nodes = [
+        node("Gemm", ["x", "v"], ["mask"], "mask"),
+        node("Gemm", ["x", "w", "far"], ["corner"], "corner", alpha=30.0),
+        node("Reshape", ["corner", "one"], ["flat"]),
+        node("Cast", ["flat"], ["left"], "whole", to=I64),
+        node("Sub", ["all", "left"], ["right"]),
+        node("Concat", ["none", "left", "none", "right"], ["around"], axis=0),
+        node("Pad", ["mask", "around"], ["y"]),
+    ]
+    model = build(nodes, {"x": [1, 64]}, {"y": [1, None]}, weights)
+    samples = [{"x": np.random.default_rng(seed).standard_normal((1, 64)).astype(np.float32) / 4} for seed in range(8)]
+    assert compare(model, convert(model).model, samples, ["y"])["y"].sqnr_db < 20, "or nothing is tested"
+    result = quantize_fp16(model, samples=samples)
+    assert not result.warnings
+    assert set(result.sqnr_db) == {"flat", "y"}
+    assert min(result.sqnr_db.values()) > 44
+    assert precision(result)["corner"] == precision(result)["mask"] == "fp16"
+
+
+@pytest.mark.parametrize(("read", "names"), [("flat", ["whole"]), ("low", [])])
+def test_whole_numbers_are_no_choice_where_the_rest_is_read_as_well(read, names):
+    """Bilinear sampling, written out: where x rounds to the next place, its weight there is that of the place before."""
+    nodes = [
+        node("Floor", ["x"], ["low"]),
+        node("Clip", ["low", "zero", "five"], ["flat"]),
+        node("Cast", ["flat"], ["place"], "whole", to=I64),
+        node("Gather", ["values", "place"], ["there"]),
+        node("Sub", ["x", read], ["rest"]),
+        node("Mul", ["there", "rest"], ["y"]),
+    ]
+    weights = {"zero": np.float32(0), "five": np.float32(5), "values": image(6)}
+    if read == "flat":
+        nodes[4] = node("Identity", ["x"], ["rest"])
+    model = build(nodes, {"x": [4]}, {"y": [4]}, weights)
+    assert choosing(model, before_layers=False, whole_numbers=True) == names
+    assert choosing(model, before_layers=False) == []

@@ -24,6 +24,7 @@ __all__ = ["SELECTS", "choosing", "held", "released", "selects", "suppression", 
 SELECTS = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
 # What picks the values that one choice is made among, and compares them with a threshold.
 _BEFORE = frozenset({"Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_ROUNDS = frozenset({"Ceil", "Floor", "Round"})
 # What comes out of these depends on sizes, not on values.
 _SIZES = frozenset({"Shape", "Size"})
 
@@ -42,13 +43,15 @@ def selects(model: ir.Model) -> bool:
     return any(map(tells_places, ir.traversal.RecursiveGraphIterator(model.graph)))
 
 
-def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
+def choosing(model: ir.Model, *, before_layers: bool, whole_numbers: bool = False) -> list[str]:
     """Names of the main graph's nodes that choose among values which depend on the image.
 
     Args:
         model: each node has a name of its own; types are inferred.
         before_layers: only those with a layer of weights behind, as in detectors of two stages and those with queries. Behind the
             others stands post-processing, of which quantization changes nothing.
+        whole_numbers: those as well that make whole numbers of floats. Where a mask begins (Mask R-CNN pastes at whole pixels)
+            is such a number, and a pixel more or less is no measure of how exact the mask is.
     """
     varying = {value for value in model.graph.inputs if not value.is_initializer()}
     for node in model.graph:
@@ -59,7 +62,8 @@ def choosing(model: ir.Model, *, before_layers: bool) -> list[str]:
     for node in reversed(list(model.graph)):
         leads = not leading.isdisjoint(node.outputs)
         # With its branches: suppression stands in the branch for images with boxes.
-        chooses = any(map(tells_places, with_inner(node))) and any(value in varying for value in reads(node))
+        tells = any(map(tells_places, with_inner(node))) or (whole_numbers and _makes_whole(node))
+        chooses = tells and any(value in varying for value in reads(node))
         typed = all(value.dtype is not None for value in node.outputs if value.name)
         if chooses and typed and (leads or not before_layers):
             found.append(node.name or "")
@@ -160,6 +164,34 @@ def released(made: ir.Model, original: ir.Model, names: Collection[str]) -> ir.M
     graph.outputs.extend(wanted)
     graph.sort()
     return made
+
+
+def _makes_whole(node: ir.Node) -> bool:
+    """Whether a Cast makes whole numbers of floats, and these alone are what is read of them: between two whole places (bilinear
+    sampling, written out) the rest of the division is read too, and to the next place nothing jumps.
+    """
+    if (
+        node.op_type != "Cast"
+        or not _is_float(node.inputs[0])
+        or not node.outputs[0].dtype
+        or not node.outputs[0].dtype.is_integer()
+    ):
+        return False
+    waiting, seen = [node.inputs[0]], set()
+    while waiting:
+        value = waiting.pop()
+        before = value.producer()
+        if before is None or before in seen or _is_layer(before):
+            continue
+        if before.op_type in _ROUNDS and len(value.uses()) > 1:
+            return False
+        seen.add(before)
+        waiting += [one for one in before.inputs if _is_float(one)]
+    return True
+
+
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype is not None and value.dtype.is_floating_point()
 
 
 def _is_layer(node: ir.Node) -> bool:

@@ -52,7 +52,8 @@ def quantize_fp16(
 
     1. FP32 runs, and each float tensor's reach is read: nodes that touch one beyond float16's range stay float32.
     2. The converted model runs with every float16 tensor rounded, and its outputs are compared with FP32's. Nodes that choose among
-       values (TopK, NonMaxSuppression) get FP32's choices there, and what they read is compared as outputs are.
+       values (TopK, NonMaxSuppression) or make whole numbers of them (a Cast: the pixels at which a mask is pasted) get FP32's
+       choices there, and what they read is compared as outputs are.
     3. Where an output is not finite, the nodes that break first go back to float32; where its SQNR is below 44 dB, those whose
        rounding alone makes most of the noise there (`stretches`). At most 6 times; the best of these models is the result, with a
        warning where it is below 44 dB still.
@@ -128,7 +129,7 @@ class _Proof:
     Attributes:
         reference: FP32.
         judged: without the nodes that choose among values: what lies behind a choice is compared on FP32's, because with one
-            other row no value behind it is the same.
+            other row, or a pixel further, no value behind it is the same.
         choosers: names of these nodes.
         feeds: of `judged`.
         watched: the tensors of `judged` that decide, and the names that they are judged under.
@@ -148,7 +149,7 @@ class _Proof:
     @classmethod
     def of(cls, reference: ir.Model, feeds: list[dict[str, np.ndarray]], *, keep_io: bool) -> Self:
         """Of a prepared FP32 graph and feeds of it."""
-        choosers = choosing(reference, before_layers=False)
+        choosers = choosing(reference, before_layers=False, whole_numbers=True)
         judged = held(reference, choosers)
         decide = watched(judged, [value.name or "" for value in reference.graph.outputs], joined(reference, choosers))
         return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), decide, keep_io)
