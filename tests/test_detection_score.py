@@ -197,7 +197,8 @@ class TestScore:
         few, *rest = validation.record(Validate())["warning"].split("; ap needs 50 to say much")
         assert few == "2 labelled images"
         gate = "`gate.retained` fails for every variant, as FP32's own ap is 0"
-        assert rest == ["" if found else f"; FP32's ap is 0.000: {DetectionScore.doubted[1]}; {gate}"]
+        sure = f"FP32 has {DetectionScore.needs[1]}"
+        assert rest == ["" if found else f"; FP32's ap is 0.000: {DetectionScore.doubted[1]}; {sure}; {gate}"]
 
     def test_of_labels_without_any_object_the_record_does_not_say_that_there_are_no_labels(self):
         validation = Validation(TASK, SPEC, {"fp32": SimpleNamespace(run_finite=lambda *_: self.right)}, Feeds("image"))

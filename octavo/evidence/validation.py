@@ -215,6 +215,8 @@ def _warnings(truth: Score, figures: Mapping[str, Any], found: Mapping[str, Any]
         yield f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
     if truth.doubted is not None and figures.get(truth.metric, 1.0) < truth.doubted[0]:
         yield f"FP32's {truth.metric} is {figures[truth.metric]:.3f}: {truth.doubted[1]}"
+    if truth.needs is not None and figures.get(truth.needs[0]) == 0:
+        yield f"FP32 has {truth.needs[1]}"
     if truth.labelled and figures.get(truth.metric) == 0:
         yield f"`gate.retained` fails for every variant, as FP32's own {truth.metric} is 0"
 

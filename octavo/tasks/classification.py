@@ -34,6 +34,7 @@ class ClassificationScore:
     agrees = "agreement"
     drop = None
     doubted = None
+    needs = None
     by_size = ()
     least = 0
 

@@ -53,6 +53,8 @@ class Score(Protocol):
         drop: the key under which FP32's metric minus the variant's is recorded, with its interval; None where `retained` is enough.
         doubted: FP32's metric below which its outputs are likely misread, and what is in doubt then, in words, for the record's
             warning; None where so low a metric may be right.
+        needs: the key of `metrics` that says how much of FP32's `agrees` is about, and of what that is 0 then, in words, for the
+            record's warning; None where it is never nothing.
         by_size: the keys of `metrics` that tell objects apart by their size, which further resolutions are chosen by.
         least: labelled images below which the metric is worth little; the record has a warning then.
         labelled: images so far that count for the metric.
@@ -65,6 +67,7 @@ class Score(Protocol):
     agrees: ClassVar[str]
     drop: ClassVar[str | None]
     doubted: ClassVar[tuple[float, str] | None]
+    needs: ClassVar[tuple[str, str] | None]
     by_size: ClassVar[tuple[str, ...]]
     least: ClassVar[int]
     labelled: int

@@ -40,6 +40,7 @@ class DetectionScore:
     drop = None
     by_size = ("ap_small", "ap_medium", "ap_large")
     doubted = (0.01, "`task.decoder`, the boxes' units, `task.classes` or `input:` are in doubt")
+    needs = ("sure_boxes", "no box of at least `task.sure`: `match_f1` and `gate.agreement` say nothing of boxes that FP32 finds")
     least = 50
 
     def __init__(self, task: Detection, spec: Input) -> None:

@@ -45,6 +45,7 @@ class EmbeddingScore:
     agrees = "cosine_p1"
     drop = "auc_drop"
     doubted = None
+    needs = None
     by_size = ()
     least = 50
 

@@ -32,6 +32,7 @@ class SegmentationScore:
     agrees = "agreement"
     drop = None
     doubted = None
+    needs = None
     by_size = ()
     least = 0
 
