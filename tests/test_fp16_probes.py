@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from test_fp16 import build, networks, node
 
 from octavo.errors import ModelRunError
-from octavo.quantization.fp16 import convert
+from octavo.quantization.fp16 import convert, measure
 from octavo.quantization.fp16.measure import broken, compare, reach, rounded_everywhere
 from octavo.quantization.fp16.probes import FP32, beside
 from octavo.runtime import session
@@ -76,7 +76,26 @@ def test_infinities_of_fp32_are_no_loss_and_those_of_float16_are():
     feeds = [{"x": np.array([[1, 2, 3, 4]], np.float32)}, {"x": np.array([[1, 2, 3, 7000]], np.float32)}]
     losses = compare(model, halved(model), feeds, ["a", "y"])
     assert (losses["a"].broken, losses["y"].broken) == (False, True)
-    assert broken(model, convert(model, keep_io=False, keep_float={}).model, feeds, ["a", "y"]) == ["y"]
+    half = convert(model, keep_io=False, keep_float={}).model
+    assert broken(model, half, feeds, ["a", "y"]) == ["y"]
+
+
+def test_fp32_does_not_run_again_where_fp16_is_finite(monkeypatch):
+    model = build([node("Mul", ["x", "ten"], ["y"])], {"x": ["n", 4]}, {"y": ["n", 4]}, {"ten": np.float32(10)})
+    half, ran = convert(model, keep_io=False, keep_float={}).model, []
+    read = measure.read_tensors
+
+    def watched(graph, names, samples, *, what):
+        for where, values in read(graph, names, samples, what=what):
+            ran.append((what, where))
+            yield where, values
+
+    monkeypatch.setattr(measure, "read_tensors", watched)
+    feeds = [{"x": np.array([[1, 2, 3, last]], np.float32)} for last in (4, 7000)]
+    assert broken(model, half, feeds[:1], ["y"]) == []
+    assert ran == [("FP16", "sample 0")]
+    assert broken(model, half, feeds, ["y"]) == ["y"]
+    assert ran[1:] == [("FP16", "sample 0"), ("FP16", "sample 1"), ("FP32", "sample 1")]
 
 
 def rows(threshold: float) -> ir.Model:
