@@ -154,3 +154,40 @@ def test_constants_of_any_type_and_size_are_read_back_out_of_one_file(folder):
     assert all(np.array_equal(found[f"y{name}"], value) for name, value in values.items())
     assert not any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values())
     assert len(list(folder.rglob("constants"))) == 1
+
+
+def branches() -> onnx.ModelProto:
+    """A Conv, behind which two branches of two Convs stand: their heads."""
+    generator = np.random.default_rng(1)
+    nodes, weights = [oh.make_node("Conv", ["x", "stem"], ["s"], "stem")], {"stem": generator.standard_normal((8, 3, 3, 3)) / 5}
+    for branch in "ab":
+        weights |= {f"{branch}{place}": generator.standard_normal((8, 8, 3, 3)) / 8 for place in (0, 1)}
+        nodes.append(oh.make_node("Conv", ["s", f"{branch}0"], [f"{branch}.inner"], f"{branch}.0"))
+        nodes.append(oh.make_node("Conv", [f"{branch}.inner", f"{branch}1"], [f"{branch}.head"], f"{branch}.1"))
+    return network(nodes, {name: value.astype(np.float32) for name, value in weights.items()}, ["a.head", "b.head"])
+
+
+def test_roundings_of_one_branch_do_not_run_the_other(monkeypatch):
+    model = prepared(branches())
+    draft = Draft(model, statistics_of(model, FEEDS[:4]), Int8(method="minmax"), {}, FEEDS[:4])
+    plan, judge = draft.plan(), HeadJudge(model, ["a.head", "b.head"], FEEDS[4:])
+    whole = noise_of(model, plan, judge, FEEDS[4:])
+    opened, session = [], MappedConstants.session
+
+    def watched(own, graph, **how):
+        nodes = list(onnx.load_from_string(graph).graph.node)
+        # Each switched layer stands in the branches of an If.
+        inner = {node.name for outer in nodes for attribute in outer.attribute for node in attribute.g.node}
+        opened.append((inner, {node.name for node in nodes} | inner))
+        return session(own, graph, **how)
+
+    monkeypatch.setattr(sensitivity, "_ROUNDINGS", 1)
+    monkeypatch.setattr(sensitivity, "_STRETCHES", 100)
+    monkeypatch.setattr(MappedConstants, "session", watched)
+    apart = noise_of(model, plan, judge, FEEDS[4:])
+    for found, wanted in ((apart.tensors, whole.tensors), (apart.weights, whole.weights)):
+        assert found.keys() == wanted.keys()
+        assert list(found.values()) == pytest.approx(list(wanted.values()), rel=1e-5)
+    rounds = [names for inner, names in opened if inner & {"a.0", "a.1", "b.0", "b.1"}]
+    # The last layers stay float: heads are maps.
+    assert [names - {""} for names in rounds] == [{"a.0", "a.1"}, {"b.0", "b.1"}]

@@ -1,8 +1,9 @@
 """What single roundings, or some together, cost in fidelity: graphs with switches (`switches.py`), run once for each and image.
 
 Nothing changes before what is rounded. The network is therefore cut into stretches: the roundings of one are switched in a graph
-that begins where the stretch does, reads what FP32 has there and computes only what follows. Most roundings stand far behind the
-large images of the first layers, and cost a fraction of a whole run.
+that begins where the stretch does, reads what FP32 has there and computes only what follows, up to the heads that one of them
+changes. Most roundings stand far behind the large images of the first layers, or on one of several branches, and cost a fraction
+of a whole run.
 """
 
 from __future__ import annotations
@@ -208,19 +209,24 @@ def _noise(
     ordered = sorted(range(len(sets)), key=begin.__getitem__)
     length = max(_ROUNDINGS, -(-len(ordered) // _STRETCHES))
     parts = [ordered[start : start + length] for start in range(0, len(ordered), length)]
+    every = [list(dict.fromkeys(key for place in part for key in sets[place])) for part in parts]
+    changed = [graph.changed(keys) for keys in every]
     held = [dict(feeds) for feeds in samples]
+    # What was made before a stretch is held as well.
+    later = [{name for name in graph.heads if graph.place((TENSOR, name)) >= begin[part[0]]} for part in parts]
+    branches = any(not names <= set(heads) for names, heads in zip(later, changed, strict=True))
+    exact = _exact_heads(graph, samples) if branches else [{} for _ in samples]
     # Before the first rounding there may be nodes as well: a Cast of raw pixels, say.
     nodes = graph.nodes
     # A rounding on each core: elementwise kernels gain little from a second thread.
     with ThreadPoolExecutor(min(_AT_ONCE, cores())) as pool:
-        for part, following in zip(parts, [*parts[1:], None], strict=True):
+        for part, keys, heads, following in zip(parts, every, changed, [*parts[1:], None], strict=True):
             wanted = graph.border(begin[following[0]]) if following is not None else []
             made = [name for name in wanted if name not in held[0]]
-            stretch = Stretch(graph, list(dict.fromkeys(key for place in part for key in sets[place])), nodes, held[0], made)
-            heads = [name for name in graph.heads if name not in held[0]]
-            yield from zip(
-                part, pool.map(partial(_of_one, stretch, heads, mean, held), [sets[place] for place in part]), strict=True
-            )
+            heads = heads or [name for name in graph.heads if name not in held[0]]
+            stretch = Stretch(graph, keys, nodes, held[0], [*heads, *made])
+            known = list(zip(exact, held, strict=True))
+            yield from zip(part, pool.map(partial(_of_one, stretch, heads, mean, known), [sets[at] for at in part]), strict=True)
             # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
             held = [stretch.run((), made, values) for values in held] if made else held
             held = [{name: values[name].copy() if name in made else values[name] for name in wanted} for values in held]
@@ -229,10 +235,21 @@ def _noise(
             del stretch
 
 
+def _exact_heads(graph: FloatGraph, samples: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """FP32's heads on each sample, which hold where no rounding of a stretch changes them."""
+    whole = Stretch(graph, (), graph.nodes, samples[0], graph.heads)
+    found = (whole.run((), graph.heads, feeds) for feeds in samples)
+    return [{name: values[name].copy() for name in graph.heads} for values in found]
+
+
 def _of_one(
-    stretch: Stretch, heads: Sequence[str], mean: _Mean, held: Sequence[Mapping[str, np.ndarray]], keys: Collection[Key]
+    stretch: Stretch,
+    heads: Sequence[str],
+    mean: _Mean,
+    known: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+    keys: Collection[Key],
 ) -> float:
-    return mean([stretch.run(keys, heads, values) for values in held])
+    return mean([{**exact, **stretch.run(keys, heads, values)} for exact, values in known])
 
 
 def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:

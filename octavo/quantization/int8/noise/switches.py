@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.graph.io import copied
 from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
-from octavo.graph.protos import branchless, names_read, part_of
+from octavo.graph.protos import branchless, leading_to, names_read, part_of
 from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.numbers.shifts import OwnShift
 from octavo.runtime.mapped import MappedConstants
@@ -81,6 +81,15 @@ class FloatGraph:
         read = dict.fromkeys(name for node in rest for name in names_read(node) if name)
         return [name for name in [*read, *self.heads] if name not in made and name not in self.constants]
 
+    def changed(self, keys: Collection[Key]) -> list[str]:
+        """The heads that some roundings change: not those of other branches or levels."""
+        named = {node.name: node for node in self.nodes}
+        found = {name for what, one in keys for name in ([one] if what == TENSOR else named[one].output)}
+        for node in self.rest(min(map(self.place, keys), default=0)):
+            if not found.isdisjoint(names_read(node)):
+                found.update(filter(None, node.output))
+        return [name for name in self.heads if name in found]
+
     def described(self, name: str, value: np.ndarray) -> onnx.ValueInfoProto:
         """A tensor as the input of a graph that begins behind it, from its value on one image."""
         shape = self.static.get(name, [None] * value.ndim)
@@ -95,7 +104,7 @@ class Stretch:
         keys: the roundings.
         nodes: all that follows what was made before.
         held: what was made before; it tells dtypes and ranks.
-        also: tensors to put out besides the heads.
+        outputs: tensors to put out; what does not lead to them is left out.
     """
 
     def __init__(
@@ -104,15 +113,16 @@ class Stretch:
         keys: Sequence[Key],
         nodes: Sequence[onnx.NodeProto],
         held: Mapping[str, np.ndarray],
-        also: Sequence[str],
+        outputs: Sequence[str],
     ) -> None:
         self.graph, self.held = graph, held
         self.place = {key: place for place, key in enumerate(keys)}
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
         self.switches: set[str] = set()
-        heads = [name for name in graph.heads if name not in held]
-        self.session = graph.mapped.session(self._written(nodes, [*dict.fromkeys([*heads, *also])]), threads=1)
+        # ONNX Runtime would run the rest, too.
+        nodes = leading_to(nodes, outputs)
+        self.session = graph.mapped.session(self._written(nodes, [*dict.fromkeys(outputs)]), threads=1)
 
     def run(self, keys: Collection[Key], names: Sequence[str], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What was held and these tensors, with some roundings done."""
