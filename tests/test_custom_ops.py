@@ -1,7 +1,10 @@
 """Operators that ONNX Runtime lacks: run by a body or cut off, kept in every file."""
 
 import json
+import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,12 +97,13 @@ def op_nodes(path, op_type):
 def nms(boxes, scores, anchors=None, opset=18, **attributes):
     """EfficientNMS_TRT alone, run by the shipped body."""
     feeds = {"boxes": boxes, "scores": scores} | ({} if anchors is None else {"anchors": anchors})
+    kind = oh.np_dtype_to_tensor_dtype(scores.dtype)
     node = oh.make_node("EfficientNMS_TRT", list(feeds), ["n", "b", "s", "c"], "nms", **attributes)
     graph = oh.make_graph(
         [node],
         "g",
-        [oh.make_tensor_value_info(name, TensorProto.FLOAT, [None] * value.ndim) for name, value in feeds.items()],
-        [oh.make_tensor_value_info(name, kind, None) for name, kind in zip("nbsc", (6, 1, 1, 6), strict=True)],
+        [oh.make_tensor_value_info(name, kind, [None] * value.ndim) for name, value in feeds.items()],
+        [oh.make_tensor_value_info(name, made, None) for name, made in zip("nbsc", (6, kind, kind, 6), strict=True)],
     )
     model = ir.from_proto(oh.make_model(graph, opset_imports=[oh.make_opsetid("", opset)], ir_version=9))
     custom, _ = resolve(model, {}, opset)
@@ -192,6 +196,29 @@ class TestEfficientNms:
             number, _, values, _ = nms(boxes, -scores, score_threshold=-0.15, max_output_boxes=3, class_agnostic=agnostic)
             assert number.ravel().tolist() == ([1, 2] if not agnostic else [1, 1])
             np.testing.assert_array_equal(values[0], np.array([-0.1, 0, 0], np.float32))
+
+    @pytest.mark.parametrize("anchored", [False, True])
+    def test_float16_comes_out_as_it_went_in(self, anchored):
+        generator = np.random.default_rng(5)
+        boxes = generator.integers(0, 8, (2, 9, 4)).astype(np.float16) + np.array([0, 0, 9, 9], np.float16)
+        scores = generator.uniform(0, 1, (2, 9, 3)).astype(np.float16)
+        halves = [boxes, scores, *([np.ones((1, 9, 4), np.float16)] if anchored else [])]
+        options = {"score_threshold": 0.25, "iou_threshold": 0.5, "max_output_boxes": 12}
+        got, expected = nms(*halves, **options), nms(*(value.astype(np.float32) for value in halves), **options)
+        assert [value.dtype for value in got] == [np.int32, np.float16, np.float16, np.int32]
+        assert got[0].min() > 1
+        for value, as_float in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(value, as_float.astype(value.dtype))
+
+    def test_every_run_writes_the_same_bytes(self):
+        """The body lies in models/<model>/fp32, which all later stages depend on."""
+        script = (
+            "import hashlib; from octavo.graph.custom_ops import efficient_nms as shipped, serialized\n"
+            "print([hashlib.sha256(serialized(shipped.efficient_nms(inputs))).hexdigest() for inputs in (2, 3)])"
+        )
+        command, seeded = [sys.executable, "-c", script], [os.environ | {"PYTHONHASHSEED": seed} for seed in "123"]
+        found = {subprocess.run(command, env=env, capture_output=True, check=True).stdout for env in seeded}
+        assert len(found) == 1
 
     def test_defaults_are_the_plugins(self):
         boxes = np.array([[[0, 0, 4, 4], [9, 9, 12, 12]]], np.float32)

@@ -6,6 +6,7 @@ It follows the plugin's documentation and code (NVIDIA/TensorRT, plugin/efficien
 2. A box goes where a kept box of its class (`class_agnostic`: of any class) has an IoU >= `iou_threshold` with it.
 3. The best `max_output_boxes` of an image come out, highest score first, boxes always as corners; unused places hold zeros.
 4. With a third input, boxes are corrections to anchors: added to corners, or scaled as SSD does for centre and size.
+5. Inputs are float32 or float16; boxes and scores come out in the same type, and are computed in float32.
 
 Differences: the plugin looks at the 4096 best scores of an image only, this at all of them; among equal scores the lower class,
 then the lower box comes first, where the plugin's order is not defined.
@@ -13,6 +14,8 @@ then the lower box comes first, where the plugin's order is not defined.
 
 # ruff: noqa: PLR0917, SIM108 - attributes of an ONNX function are its arguments, and onnxscript has no conditional expressions
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 import onnx
 from onnxscript import opset18 as op
@@ -23,7 +26,7 @@ __all__ = ["OP_TYPE", "efficient_nms"]
 
 OP_TYPE = "EfficientNMS_TRT"
 _DOMAIN = Opset("octavo.efficient_nms", 1)
-_INT32 = onnx.TensorProto.INT32
+_FLOAT, _INT32 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
 # Marks a box that does not count; a score of 0 or of raw logits may.
 _MARK = onnx.helper.make_tensor("mark", onnx.TensorProto.FLOAT, [1], [-3e38])
 
@@ -106,13 +109,15 @@ def detect(
     batch, count, classes = op.Split(op.Shape(scores), num_outputs=3)
     background = op.Constant(value_int=background_class)
     mark = op.Constant(value=_MARK)
+    points = op.Cast(scores, to=_FLOAT)
     if score_activation == 1:
-        probabilities = op.Sigmoid(scores)
+        probabilities = op.Sigmoid(points)
     else:
-        probabilities = op.Identity(scores)
+        probabilities = op.Identity(points)
 
     # G lists of boxes for each image: one for all classes together, or one for each class.
-    by_group = op.Transpose(op.Reshape(boxes, op.Concat(batch, count, [-1], [4], axis=0)), perm=[0, 2, 1, 3])
+    by_box = op.Reshape(op.Cast(boxes, to=_FLOAT), op.Concat(batch, count, [-1], [4], axis=0))
+    by_group = op.Transpose(by_box, perm=[0, 2, 1, 3])
     groups = op.Shape(by_group, start=1, end=2)
     per_group = op.Div(classes, groups)
     listed = op.Reshape(by_group, op.Concat(batch, [-1], [4], axis=0))
@@ -138,9 +143,11 @@ def detect(
         label = op.Add(op.Mul(group, per_group), in_group)
         values = op.Where(op.Equal(op.Squeeze(label, [1]), background), mark, all_values)
 
-    num_detections, detection_boxes, detection_scores, detection_classes = gather(
+    num_detections, best_boxes, best_scores, detection_classes = gather(
         listed, image, box, label, values, max_output_boxes, box_coding
     )
+    detection_boxes = op.CastLike(best_boxes, boxes)
+    detection_scores = op.CastLike(best_scores, scores)
     return num_detections, detection_boxes, detection_scores, detection_classes
 
 
@@ -159,13 +166,15 @@ def detect_from_anchors(
 ):
     """As `detect`, boxes being predicted relative to anchors [1 or B, N, 4]."""
     batch, count, _ = op.Split(op.Shape(scores), num_outputs=3)
-    decoded = decode(op.Reshape(boxes, op.Concat(batch, count, [-1], [4], axis=0)), anchors, box_coding)
+    corrections = op.Reshape(op.Cast(boxes, to=_FLOAT), op.Concat(batch, count, [-1], [4], axis=0))
+    decoded = decode(corrections, op.Cast(anchors, to=_FLOAT), box_coding)
     # fmt: off
-    num_detections, detection_boxes, detection_scores, detection_classes = detect(
+    num_detections, best_boxes, detection_scores, detection_classes = detect(
         decoded, scores, score_threshold, iou_threshold, max_output_boxes, background_class, score_activation, class_agnostic,
         box_coding,
     )
     # fmt: on
+    detection_boxes = op.CastLike(best_boxes, boxes)
     return num_detections, detection_boxes, detection_scores, detection_classes
 
 
@@ -178,4 +187,31 @@ def efficient_nms(inputs: int) -> list[onnx.FunctionProto]:
     parts = [detect_from_anchors, decode, detect, suppress, gather] if inputs == 3 else [detect, suppress, gather]
     functions = [part.to_function_proto() for part in parts]
     functions[0].name = OP_TYPE
+    for function in functions:
+        _in_order(function)
     return functions
+
+
+def _in_order(function: onnx.FunctionProto) -> None:
+    """Put what each If makes in the order of its names, in place: onnxscript keeps it in a set, whose order changes by the run."""
+    for place, node in enumerate(function.node):
+        if node.op_type != "If":
+            continue
+        stems = [name.rsplit("_", 1)[0] for name in node.output]
+        order = sorted(range(len(stems)), key=lambda output: stems[output])
+        for attribute in node.attribute:
+            values = [onnx.ValueInfoProto.FromString(attribute.g.output[output].SerializeToString()) for output in order]
+            del attribute.g.output[:]
+            attribute.g.output.extend(values)
+        # The numbers behind the names follow the set's order, too.
+        names = {name: f"{stem}_{place}_chosen" for name, stem in zip(node.output, stems, strict=True)}
+        node.output[:] = [names[node.output[output]] for output in order]
+        _read_as(function.node[place + 1 :], names)
+        function.output[:] = [names.get(name, name) for name in function.output]
+
+
+def _read_as(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            _read_as(attribute.g.node, names)
