@@ -55,7 +55,7 @@ def main() -> None:
     record |= at_resolutions(spec, validation, items, track)
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
     one = feeds(next(iter(Images(items, spec.input, "skip")))[1])
-    judged, notes = cost_gates(spec.validation.gates, variants.sizes, sessions, one)
+    judged, notes = cost_gates(spec.validation.gates, variants.sizes, sessions, one, variants.manifests)
     record |= judged | kernel_gates(spec.validation.gates, variants.manifests)
     record |= skipped_variants(chosen.model)
     record |= torch_baseline(variant_dir(chosen.model, REFERENCE), fp32, feeds, spec, selecting=selecting)

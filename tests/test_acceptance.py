@@ -303,14 +303,34 @@ class TestCost:
         sizes = {"fp32": 100, "fp16": 60, "int8": 120, "int8_dynamic": 130}
         feeds = SAMPLES[0][1]
         monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: pytest.fail("nobody asked"))
-        assert cost_gates(Gates(), sizes, sessions, feeds) == (
+        assert cost_gates(Gates(), sizes, sessions, feeds, {}) == (
             {},
             ["int8 is larger than FP32: 120 bytes against 100", "int8_dynamic is larger than FP32: 130 bytes against 100"],
         )
         monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: (reference(), other(), Interval(0.8, 0.7, 0.9))[2])
-        record, notes = cost_gates(Gates(allow_larger=False, allow_slower=False), sizes, sessions, feeds)
+        asked, manifests = Gates(allow_larger=False, allow_slower=False), {"int8": {"target": "cpu-no-vnni"}, "int8_dynamic": None}
+        record, notes = cost_gates(asked, sizes, sessions, feeds, manifests)
         assert record == {"fp16.gate.size": "pass", "int8.gate.size": "fail", "int8.gate.speed": "fail"}
         assert "int8 runs at 0.80x [0.70, 0.90] of FP32's speed on this machine" in notes
+
+    @pytest.mark.parametrize("target", ["openvino", "openvino-no-vnni", "tensorrt", "arm"])
+    def test_the_speed_of_files_for_another_runtime_is_not_judged_here(self, monkeypatch, target):
+        monkeypatch.setattr(cost.platform, "machine", lambda: "x86_64")
+        sessions = {name: Session(FP32) for name in ("fp32", "int8")}
+        monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: pytest.fail("another runtime's file was timed"))
+        manifests = {"int8": {"target": target}}
+        record, notes = cost_gates(Gates(allow_slower=False), {"fp32": 100, "int8": 30}, sessions, SAMPLES[0][1], manifests)
+        assert record == {}
+        assert notes == [f"int8 is for {target}, and its speed is not judged (`allow_slower: false`): that runtime alone tells"]
+
+    def test_files_for_arm_are_judged_where_they_run(self, monkeypatch):
+        monkeypatch.setattr(cost.platform, "machine", lambda: "arm64")
+        monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: Interval(1.2, 1.1, 1.3))
+        sessions = {name: Session(FP32) for name in ("fp32", "int8")}
+        record, _ = cost_gates(
+            Gates(allow_slower=False), {"fp32": 100, "int8": 30}, sessions, SAMPLES[0][1], {"int8": {"target": "arm"}}
+        )
+        assert record == {"int8.gate.speed": "pass"}
 
     def test_the_report_names_what_falls_short(self):
         record = {

@@ -5,6 +5,7 @@ Layers that were quantized and run in float are such a failure, too, and so is a
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ SECONDS, ROUNDS = 2.0, (11, 400)
 WARMUP = 3
 # Targets whose integer kernels are those that `executed` counts: ONNX Runtime's on x86.
 _X86 = ("cpu", "cpu-no-vnni")
+# What Linux, and macOS and Windows call it.
+_ARM64 = ("aarch64", "arm64")
 
 
 def speed_ratio(reference: Callable[[], object], other: Callable[[], object], *, seconds: float = SECONDS) -> Interval:
@@ -45,7 +48,11 @@ def speed_ratio(reference: Callable[[], object], other: Callable[[], object], *,
 
 
 def cost_gates(
-    gates: Gates, sizes: Mapping[str, int], sessions: Mapping[str, Session], feeds: Mapping[str, np.ndarray]
+    gates: Gates,
+    sizes: Mapping[str, int],
+    sessions: Mapping[str, Session],
+    feeds: Mapping[str, np.ndarray],
+    manifests: Mapping[str, Mapping[str, Any] | None],
 ) -> tuple[dict[str, str], list[str]]:
     """Judge size and speed of the variants that are held to gates.
 
@@ -57,10 +64,12 @@ def cost_gates(
         sizes: bytes of each variant, `fp32` among them.
         sessions: of each variant.
         feeds: of one image.
+        manifests: of each variant, as `kernel_gates` has them. A file for another runtime is not timed: ONNX Runtime's CPU runs
+            its Q/DQ in another way than the runtime that they are laid out for.
 
     Returns:
-        `<variant>.gate.size` and `<variant>.gate.speed` where asked for, and lines for the log: what was measured, and which
-        variant is larger than FP32.
+        `<variant>.gate.size` and `<variant>.gate.speed` where asked for, and lines for the log: what was measured, what was not,
+        and which variant is larger than FP32.
     """
     record: dict[str, str] = {}
     notes: list[str] = []
@@ -72,13 +81,25 @@ def cost_gates(
             continue
         if not gates.allow_larger:
             record[f"{variant}.gate.size"] = "fail" if larger else "pass"
-        if not gates.allow_slower and variant in INT8_VARIANTS:
+        if gates.allow_slower or variant not in INT8_VARIANTS:
+            continue
+        target = (manifests.get(variant) or {"target": "cpu"})["target"]
+        if not _runs_here(target):
+            notes.append(
+                f"{variant} is for {target}, and its speed is not judged (`allow_slower: false`): that runtime alone tells"
+            )
+        else:
             ratio = speed_ratio(lambda: sessions[REFERENCE].run(feeds), lambda variant=variant: sessions[variant].run(feeds))
             record[f"{variant}.gate.speed"] = judge_interval(ratio, 1.0)
             notes.append(
                 f"{variant} runs at {ratio.estimate:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] of FP32's speed on this machine"
             )
     return record, notes
+
+
+def _runs_here(target: str) -> bool:
+    """Whether ONNX Runtime's CPU on this machine is what a file was made for."""
+    return target in _X86 or (target == "arm" and platform.machine().lower() in _ARM64)
 
 
 def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
