@@ -308,6 +308,8 @@ class TestValidation:
         record = validation.record(Validate(bootstrap=200))
         assert record["int8.cosine_min"] > 0.9
         assert "int8.agreement" not in record
+        assert record["int8.gate.retained"] == "no-labels"
+        assert record["warning"].startswith("3 labelled images, and no top1: what it is read from lies behind the operator")
 
     def test_an_output_that_is_nan_is_an_error_with_the_image_s_name(self, sessions):
         broken = small_network(weights={"head.bias": np.array([np.nan, 0, 0, 0], np.float32)})

@@ -123,7 +123,7 @@ class Validation:
             found |= {"metric": truth.metric} | truth.about()
         kept = self._kept(settings)
         figures = self._values(kept)
-        warnings = list(_warnings(truth, figures[REFERENCE], found)) if truth is not None else []
+        warnings = list(_warnings(truth, figures[REFERENCE], found)) if truth is not None else list(self._unscored(found))
         if warnings:
             found["warning"] = "; ".join(warnings)
         for variant, values in figures.items():
@@ -142,6 +142,14 @@ class Validation:
                 )
             found |= named
         return found | ({"holdout": ", ".join(self.apart)} if self.apart else {})
+
+    def _unscored(self, found: Mapping[str, Any]) -> Iterator[str]:
+        """Where labels were read for nothing, and gates say `no-labels`."""
+        if self.scored is None and found["labelled"] and self.task.name in SCORES:
+            yield (
+                f"{found['labelled']} labelled images, and no {SCORES[self.task.name].metric}: what it is read from lies behind "
+                "the operator that the graph is cut before; give that a body (`source.custom_ops`)"
+            )
 
     def _values(self, kept: Resamples | None) -> dict[str, dict[str, Any]]:
         """By variant: its figures, and how much of FP32's metric is kept or lost."""
