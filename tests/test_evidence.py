@@ -1,5 +1,6 @@
 """Fidelity, task scores, bootstrap, gates and tables against figures worked out another way."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,8 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from conftest import project_params, small_network
+import yaml
+from conftest import ROOT, project_params, small_network
 from graphs import inferred
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -441,6 +443,26 @@ class TestReport:
         found = [(row["resolution"], row["variant"], row["accuracy"], row["latency_ms"]) for row in resolutions(accuracy, latency)]
         own = [("own", "fp32", 1.0, 10.0), ("own", "int8", 0.99, 5.0)]
         assert found == [*own, ("64x32", "fp32", 1.0, 7.0), ("64x32", "int8", 0.98, 4.0)]
+
+    @pytest.mark.parametrize("name", ["tradeoff.csv", "resolutions.csv"])
+    def test_a_point_of_the_plots_tells_its_variant_and_size(self, name):
+        """DVC's own scatter colours points by the revision, and names nothing else of them."""
+        stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+        plots = {path: settings for plot in stages["report"]["do"]["plots"] for path, settings in plot.items()}
+        shown = plots[f"metrics/${{key}}/{name}"]
+        template = json.loads((ROOT / f".dvc/plots/{shown['template']}.json").read_text(encoding="utf-8"))
+        (size,) = template["transform"]
+        encoded = {channel: one["field"] for channel, one in template["encoding"].items()}
+        assert encoded == {
+            "x": "<DVC_METRIC_X>",
+            "y": "<DVC_METRIC_Y>",
+            "color": "variant",
+            "shape": size["as"],
+            "strokeDash": "rev",
+        }
+        table = tradeoff(self.accuracy, self.latency) if name == "tradeoff.csv" else resolutions(self.accuracy, self.latency)
+        assert {"variant", shown["x"], shown["y"]} <= set(table[0])
+        assert "resolution" in size["calculate"]
 
 
 def test_layers_whose_channels_were_filled_up_are_compared_by_their_own():
