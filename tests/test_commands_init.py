@@ -505,6 +505,45 @@ def test_a_detector_with_coco_s_boxes(folder):
         assert done.returncode == 0, done.stderr
 
 
+def cut_before_its_boxes() -> onnx.ModelProto:
+    """A detector that ends in a plugin without a body; what that reads, 1 x 21 x 1 x 4 and 1 x 21 x 6, looks like a YOLOv4."""
+    tensors = {
+        "weight": he(np.random.default_rng(0), 210, 3, 1, 1),
+        "rows": np.array([1, 21, 10], np.int64),
+        "parts": np.array([4, 6], np.int64),
+        "one": np.array([2], np.int64),
+    }
+    nodes = [
+        oh.make_node("GlobalAveragePool", ["image"], ["mean"], "mean"),
+        oh.make_node("Conv", ["mean", "weight"], ["all"], "head"),
+        oh.make_node("Reshape", ["all", "rows"], ["table"], "table"),
+        oh.make_node("Split", ["table", "parts"], ["corners", "logits"], "split", axis=2),
+        oh.make_node("Unsqueeze", ["corners", "one"], ["boxes"], "boxes"),
+        oh.make_node("Sigmoid", ["logits"], ["scores"], "scores"),
+        oh.make_node("BatchedNMS_TRT", ["boxes", "scores"], ["n", "b", "s", "c"], "nms", keepTopK=10),
+    ]
+    graph = oh.make_graph(
+        nodes,
+        "cut",
+        [oh.make_tensor_value_info("image", 1, [1, 3, 32, 32])],
+        [oh.make_tensor_value_info(*one) for one in (("n", 6, [1, 1]), ("b", 1, [1, 10, 4]), ("s", 1, [1, 10]), ("c", 1, [1, 10]))],
+        [onh.from_array(value, name) for name, value in tensors.items()],
+    )
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
+
+
+def test_of_a_graph_cut_before_its_boxes_no_family_is_told(folder):
+    """With its own rows it was taken for a YOLOX of one class, and the images were to be fed as that takes them: BGR, 0..255."""
+    onnx.save(cut_before_its_boxes(), folder / "cut.onnx")
+    write_squares(folder / "squares", 8, seed=5)
+    succeed("cut.onnx", task="detection", data="squares")
+    spec = load("params.yaml").models["cut"]
+    assert (spec.task.decoder, spec.input.colour, spec.input.scale) == ("auto", "rgb", 255)
+    assert "Measured nothing: the graph is cut before its outputs" in Path("params.yaml").read_text()
+    told = octavo("inspect", "cut.onnx").stdout
+    assert "detector family  none: the graph is cut before its outputs, at a custom operator that has no body" in told
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

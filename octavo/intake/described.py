@@ -154,6 +154,9 @@ def _decoder(runnable: Runnable, image: ImageInput | None, sides: Sides | None, 
         outputs = runnable.outputs(image, sides.size)
     except OctavoError as error:
         return {**nothing, "why": error.problem}
+    if not set(runnable.own) <= set(outputs):
+        return {**nothing, "why": "the graph is cut before its outputs, at a custom operator that has no body"}
+    outputs = {name: outputs[name] for name in runnable.own}
     fitting = [family for family in FAMILIES.values() if family.fits(outputs, sides.size)]
     if not fitting:
         return {**nothing, "why": "the outputs are in no known layout of detectors"}

@@ -33,11 +33,13 @@ class Runnable:
     Attributes:
         custom: the operators that ONNX Runtime lacks.
         notes: what stands in for them.
+        own: names of the file's outputs; cut before an operator the graph puts out others.
         source: what a session is made of: the path, or the bytes of what stands in for it.
     """
 
     def __init__(self, path: Path, model: ir.Model, *, changed: bool = False) -> None:
         self.model = model
+        self.own = [value.name for value in model.graph.outputs]
         self.custom, self.notes = CustomOps(), []
         if custom_ops(model):
             self.custom, self.notes = resolve(model, {}, 0)
