@@ -437,7 +437,7 @@ class TestYolo:
         for parts in ("val: ../valid/images\n", ""):
             (tmp_path / "data.yaml").write_text("names: {'0': cat, '1': dog}\n" + parts)
             assert read(root, "yolo", other_order)[0].objects.classes.tolist() == [1, 0, 1]
-        assert not capsys.readouterr().out
+        assert "names the set's classes" not in capsys.readouterr().out
 
     def test_names_above_images_of_which_the_set_is_a_part(self, tmp_path, capsys):
         root, other_order = write_yolo(tmp_path, names=None) / "images/val", Classes(2, ("dog", "cat"))
@@ -453,7 +453,7 @@ class TestYolo:
         for parts in ("val: images/val", "test: ../set/images/val/", "val: [images/train, images/val]", "train: images"):
             (tmp_path / "mine.yaml").write_text(f"names: [cat, dog]\n{parts}\n")
             assert classes() == [1, 0, 1]
-        assert not capsys.readouterr().out
+        assert "names the set's classes" not in capsys.readouterr().out
         (tmp_path / "other.yml").write_text("names: [dog, cat]\nval: images/val\n")
         with pytest.raises(DataError, match=r"mine\.yaml, .*other\.yml have class names of .*images/val"):
             classes()
@@ -515,6 +515,16 @@ class TestYolo:
         shares = item.objects.xyxy / [WIDTH, HEIGHT, WIDTH, HEIGHT]
         np.testing.assert_allclose(shares, [[0.45, 0.45, 0.55, 0.55], [0.1, 0.1, 0.3, 0.6], [0.2, 0.2, 0.8, 0.8]], atol=1e-6)
         assert capsys.readouterr().out.count("2 of ") == 1
+
+    def test_images_without_a_label_file_are_counted(self, tmp_path, capsys):
+        """Labels that were lost on the way look alike: whatever is found on such an image is wrong."""
+        write_yolo(tmp_path)
+        read(tmp_path, "yolo")
+        said = capsys.readouterr().out
+        assert "note: here: 1 of 2 images have no label file and count as images without objects, the first: " in said
+        (tmp_path / "labels/val/b.txt").write_text("")
+        read(tmp_path, "yolo")
+        assert "no label file" not in capsys.readouterr().out
 
     def test_key_points_are_no_outlines(self, tmp_path):
         write_yolo(tmp_path)

@@ -61,6 +61,12 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
             f"{where}: none of {len(photos)} images has a label file; that of {first} would be {labels[first]}",
             "put them there, or name their folder: `annotations`; for calibration alone `format: folder` will do",
         )
+    alone = [path for path, label in labels.items() if not label.is_file()]
+    if alone:
+        say(
+            f"note: {where}: {len(alone)} of {len(labels)} images have no label file and count as images without objects, "
+            f"the first: {alone[0]}"
+        )
     _refuse_shared(labels)
     if chosen is None:
         _refuse_orphans(labels)
