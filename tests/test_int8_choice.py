@@ -285,6 +285,26 @@ def test_layers_in_which_no_range_serves_a_calibration_image_and_the_others_go_b
     assert (graphs.sqnr(model, result.model, strong[1:])["y"] > 30) == repaired
 
 
+def test_noise_on_images_with_more_signal_than_others_counts_less_where_it_is_damped():
+    random = np.random.default_rng(7)
+    model = network([oh.make_node("Gemm", ["x", "w"], ["y"], "head")], {"w": graphs.he(random, 8, 6)}, ["y"], inputs={"x": [1, 8]})
+    samples = [{"x": random.standard_normal((1, 8)).astype(np.float32)} for _ in range(32)]
+    judge = HeadJudge(model, ["y"], samples)
+    assert np.mean(judge.signal_by_image()) == pytest.approx(1, rel=0.2)
+    unusual = judge.on(model, [{"x": np.float32(factor) * samples[0]["x"]} for factor in (1, 10, 100)])
+    signal = unusual.signal_by_image()
+    # Their mean is not quite 0.
+    assert signal[2] / signal[1] == pytest.approx(100, rel=0.1)
+    got = [{"y": run(model, feeds)["y"] + np.float32(0.1)} for feeds in unusual.samples]
+    plain, damped = unusual.noise_by_image(got), unusual.damped().noise_by_image(got)
+    assert plain == pytest.approx([plain[0]] * 3, rel=1e-3)
+    for noise, own, told in zip(damped, plain, signal, strict=True):
+        assert noise == pytest.approx(own / np.sqrt(max(1, told)))
+    assert unusual.damped().only([2]).noise_by_image(got[2:]) == damped[2:]
+    # Of other images, too.
+    assert unusual.damped().on(model, unusual.samples[1:]).noise_by_image(got[1:]) == damped[1:]
+
+
 @pytest.mark.parametrize("most", [3, 24])
 def test_of_more_calibration_images_than_can_be_measured_the_unusual_ones_are(monkeypatch, most):
     random = np.random.default_rng(6)

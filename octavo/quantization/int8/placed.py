@@ -57,7 +57,7 @@ def placed(chosen: Chosen, prices: Prices, judge: Judge, *, recipe: Int8, last: 
     draft, every = found.ranged.draft, found.ranged.anew
     if every is None:
         return found
-    plan = draft.plan()
+    every, plan = every.damped(), draft.plan()
     by_image = every.judge_by_image(draft.written(plan, every.heads))
     label = ", then ".join(filter(None, (chosen.label, found.ranged.ranges)))
     chosen = replace(chosen, label=label, noise=float(np.mean(by_image)), by_image=by_image, draft=draft, plan=plan)

@@ -91,8 +91,12 @@ class Judge(ABC):
         return False
 
     def signal_by_image(self) -> list[float]:
-        """How far FP32's heads on each sample lie from what they are on all of them, as a share of what `noise` is held against."""
+        """How far FP32's heads on each sample lie from what they mostly are, as a share of what `noise` is held against."""
         raise TypeError(f"{type(self).__name__} does not tell it")
+
+    def damped(self) -> Self:
+        """The same measure, but noise on samples with more signal than others counts less, where signal is told."""
+        return self
 
     def attended(self) -> dict[str, list[np.ndarray]]:
         """Of heads of which not all places count alike, how much each does: by head, for each sample, with one channel."""
@@ -170,13 +174,21 @@ class HeadJudge(Judge):
     def __init__(
         self, model: ir.Model, heads: Sequence[str], samples: Sequence[Mapping[str, np.ndarray]], *, together: bool = False
     ) -> None:
-        self._together = together
+        self._together, self._damped = together, False
         # Of images axis 1 holds the channels; of queries, which only a product of matrices gives, the last.
         self._last = {
             value.name for node in model.graph if node.op_type in ("Gemm", "MatMul") for value in node.outputs if value.name
         }
         super().__init__(model, heads, samples)
-        self._power = {name: self._variance(name) for name in self.heads if any(found[name].size for found in self._true)}
+        # What noise is held against, and what signal is: each channel's variance and mean.
+        self._power: dict[str, np.ndarray] = {}
+        self._middle: dict[str, np.ndarray] = {}
+        for name in self.heads:
+            if any(found[name].size for found in self._true):
+                stacked = self._stacked(name)
+                self._power[name] = self._variance(stacked)
+                axes = [place for place in range(self._true[0][name].ndim) if place != self._axis(name)]
+                self._middle[name] = np.expand_dims(stacked.mean(axis=1, dtype=np.float64), axes)
         if not self._power:
             raise QuantizationError(
                 f"FP32 puts nothing out at {', '.join(self.heads)} on any of the {len(samples)} images that INT8 is measured on",
@@ -200,15 +212,8 @@ class HeadJudge(Judge):
     def noises(self, results: Iterable[Mapping[str, np.ndarray]]) -> Iterator[float]:
         """Mean noise-to-signal ratio over channels and the heads that hold something, of each image."""
         for wanted, got in zip(self._true, results, strict=False):
-            ratios = []
-            for name in self.heads:
-                axis = self._axis(name)
-                if not wanted[name].size or name not in self._power:
-                    continue
-                difference = np.square(wanted[name].astype(np.float64) - got[name])
-                error = difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
-                ratios.append(float(np.mean(error / self._power[name])))
-            yield float(np.mean(ratios or [0.0]))
+            more = max(1.0, self._ratio(wanted, self._middle)) if self._damped else 1.0
+            yield self._ratio(wanted, got) / float(np.sqrt(more))
 
     @property
     def tells_signal(self) -> bool:
@@ -216,26 +221,41 @@ class HeadJudge(Judge):
         return max(sum(value.size for value in found.values()) for found in self._true) <= _FEW
 
     def signal_by_image(self) -> list[float]:
-        """Mean over heads and channels of the squared distance from a channel's mean over all samples, by its variance."""
-        by_image = [[0.0] for _ in self.samples]
-        for name, power in self._power.items():
+        """Mean over heads and channels of the squared distance from a channel's mean over samples, by its variance."""
+        return [self._ratio(found, self._middle) for found in self._true]
+
+    def damped(self) -> Self:
+        """Noise is held against the geometric mean of what it is held against else and the image's own signal, where this is more:
+        ten times as much of it counts alike on an image with a hundred times the signal.
+        """
+        other = copy(self)
+        other._damped = True
+        return other
+
+    def _ratio(self, found: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> float:
+        """Mean over channels and the heads that hold something of squared differences, each against its channel's variance."""
+        ratios = []
+        for name in self.heads:
             axis = self._axis(name)
-            values = [np.moveaxis(result[name], axis, 0).reshape(len(power), -1) for result in self._true]
-            middle = np.concatenate(values, 1).mean(axis=1, keepdims=True, dtype=np.float64)
-            for ratios, value in zip(by_image, values, strict=True):
-                if value.size:
-                    ratios.append(float(np.mean(np.square(value - middle).mean(axis=1) / power)))
-        return [float(np.mean(ratios[1:] or ratios)) for ratios in by_image]
+            if not found[name].size or name not in self._power:
+                continue
+            difference = np.square(found[name].astype(np.float64) - others[name])
+            error = difference.mean(axis=tuple(place for place in range(difference.ndim) if place != axis))
+            ratios.append(float(np.mean(error / self._power[name])))
+        return float(np.mean(ratios or [0.0]))
 
     def _axis(self, name: str) -> int:
         rank = self._true[0][name].ndim
         return 1 if rank >= 3 and name not in self._last else rank - 1
 
-    def _variance(self, name: str) -> np.ndarray:
+    def _stacked(self, name: str) -> np.ndarray:
+        """A head on all samples, channels x values."""
         axis = self._axis(name)
-        stacked = np.concatenate(
+        return np.concatenate(
             [np.moveaxis(result[name], axis, 0).reshape(result[name].shape[axis], -1) for result in self._true], 1
         )
+
+    def _variance(self, stacked: np.ndarray) -> np.ndarray:
         whole, own = float(stacked.var(dtype=np.float64)), stacked.var(axis=1, dtype=np.float64)
         count = stacked.shape[1]
         if count < _ENOUGH and (self._together or count == 1):
