@@ -135,6 +135,26 @@ class TestAccept:
         found = accept(above(0.5), above(0.6), SAMPLES, name="file")
         assert found.sqnr_db == {}, "no distance is defined"
 
+    @pytest.mark.parametrize(
+        ("first", "second", "says"),
+        [(9.0, 9.0, "FP32 itself finds nothing on 3 images"), (0.5, 9.0, "FP32 finds something on 3 images, this file on none")],
+    )
+    def test_no_box_is_no_measurement(self, first, second, says):
+        """Two empty sets of boxes were 200 dB from each other, their largest difference 0; 50 boxes and none as well."""
+
+        def above(threshold: float) -> bytes:
+            nodes = [
+                oh.make_node("Greater", ["image", "threshold"], ["big"], "big"),
+                oh.make_node("Reshape", ["image", "all"], ["flat"], "flat"),
+                oh.make_node("Reshape", ["big", "all"], ["some"], "some"),
+                oh.make_node("Compress", ["flat", "some"], ["logits"], "choose", axis=0),
+            ]
+            return graph(nodes, logits(["found"]), threshold=np.float32(threshold), all=np.array([-1], np.int64))
+
+        found = accept(above(first), above(second), SAMPLES, name="file", selecting=True)
+        assert (found.sqnr_db, found.written_db, found.off_on_db, found.off_on_max) == ({}, {}, {}, {})
+        assert [warning for warning in found.warnings if says in warning], found.warnings
+
     def test_selecting_graphs_are_told(self):
         import onnx_ir as ir
 

@@ -43,7 +43,7 @@ class Accepted:
 
     Attributes:
         images: how many there were.
-        sqnr_db: of the optimized graph against FP32, by output.
+        sqnr_db: of the optimized graph against FP32, by output; without those that hold no value (no box) on any image.
         written_db: of the graph as written against FP32.
         written_level: the optimization level that stands for the graph as written.
         off_on_db: of the optimized graph against the written one.
@@ -108,7 +108,8 @@ def accept(
         _check(expected, written, truth, f"{name} without optimizations", where)
         sums.add(*({output: found[output] for output in compared or truth.outputs} for found in (expected, got, written)))
     found = Accepted(len(samples), written_level=written_level)
-    for output in sums.signal:
+    found.warnings += sums.nothing(len(samples))
+    for output in filter(sums.values.get, sums.signal):
         found.sqnr_db[output], found.written_db[output], found.off_on_db[output] = sums.db(output)
         found.off_on_max[output] = float(f"{sums.largest[output]:.4g}")
     found.agreement = round(float(np.mean(sums.same)), 4) if sums.same else None
@@ -157,9 +158,12 @@ class _Sums:
         self.written: dict[str, float] = {}
         self.largest: dict[str, float] = {}
         self.values: dict[str, int] = {}
+        self.told: dict[str, int] = {}
         self.same: list[float] = []
 
     def add(self, expected: Outputs, got: Outputs, written: Outputs) -> None:
+        for output, value in expected.items():
+            self.told[output] = self.told.get(output, 0) + value.size
         pairs = [(expected, got), (expected, written), (written, got)]
         if self.selecting:
             # Rows by rank: whichever comes first, each is held against its counterpart.
@@ -182,11 +186,30 @@ class _Sums:
         if axis is not None and a.ndim > axis and a.shape[axis] > 1:
             self.same.append(float((b.argmax(axis) == c.argmax(axis)).mean()))
 
+    def nothing(self, images: int) -> list[str]:
+        """Of outputs with no value to compare: two empty sets of boxes are equal, and that says nothing of the file."""
+        empty = [output for output, count in self.values.items() if not count]
+        there = [output for output in empty if self.told[output]]
+        none = [output for output in empty if not self.told[output]]
+        found = []
+        if there:
+            found.append(f"{_quoted(there)}: FP32 finds something on {images} images, this file on none: nothing is compared")
+        if none:
+            found.append(
+                f"{_quoted(none)}: FP32 itself finds nothing on {images} images, and nothing is compared there; take images on "
+                "which it finds something, or correct `input:` (scale, mean, std)"
+            )
+        return found
+
     def db(self, output: str) -> tuple[float, float, float]:
         """Optimized against FP32, written against FP32, optimized against written."""
         signals = (self.signal[output], self.signal[output], self.written[output])
         one, two, three = (round(sqnr_db(signal, noise), 2) for signal, noise in zip(signals, self.noise[output], strict=True))
         return one, two, three
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _check(expected: Outputs, got: Outputs, truth: _Runs, name: str, where: str) -> None:
