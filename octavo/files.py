@@ -13,8 +13,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ except ImportError:
 __all__ = [
     "read_json",
     "replace_dir",
+    "replace_dirs",
     "replace_file",
     "scratch_written_to",
     "sha256_bytes",
@@ -123,6 +125,19 @@ def replace_dir(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
             if lock is not None:
                 os.close(lock)
+
+
+@contextmanager
+def replace_dirs(paths: Iterable[str | Path]) -> Iterator[list[Path]]:
+    """`replace_dir` of several folders, which take their places together once the block has ended without error: what ends it in
+    between leaves all of them as they were, not the first ones new beside the others.
+    """
+    with ExitStack() as stack:
+        temporary = [stack.enter_context(replace_dir(path)) for path in paths]
+        yield temporary
+        # Before the first rename: no slow disk lies between it and the last.
+        for written in chain.from_iterable(folder.rglob("*") for folder in temporary):
+            _flush(written)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ params.yaml.
 
 from octavo import cli
 from octavo.calibration.statistics import Statistics
-from octavo.files import replace_dir, write_text
+from octavo.files import replace_dirs, write_text
 from octavo.graph.custom_ops import CustomOps, as_in_file
 from octavo.graph.io import load, save
 from octavo.images.dataset import image_list
@@ -59,15 +59,15 @@ def main() -> None:
 
     with working(f"quantizing {chosen.model}"):
         static = quantize_static(model, statistics, recipe, images)
-        dynamic = quantize_dynamic(model, recipe, statistics)
-    for variant, result in (("int8", static), ("int8_dynamic", dynamic)):
-        folder, decisions = variant_dir(chosen.model, variant), [*result.decisions, *left_out(custom.untouched(original))]
-        used = {key: statistics.origin.get(key) for key in ("images", "samples")} | {"held_out": len(held_out)}
-        made = {"from_sha256": manifest["sha256"], "settings": spec.int8.model_dump(mode="json"), "calibration": used}
-        made |= {"corrected_biases": result.corrected, "measured": result.measured}
-        # Graphs are cycles: what was tried lies in memory until it is looked for, and three sessions are opened for the file now.
-        return_freed(cycles=True)
-        with replace_dir(folder) as temporary:
+        results = {"int8": static, "int8_dynamic": quantize_dynamic(model, recipe, statistics)}
+    with replace_dirs(variant_dir(chosen.model, variant) for variant in results) as folders:
+        for (variant, result), temporary in zip(results.items(), folders, strict=True):
+            folder, decisions = variant_dir(chosen.model, variant), [*result.decisions, *left_out(custom.untouched(original))]
+            used = {key: statistics.origin.get(key) for key in ("images", "samples")} | {"held_out": len(held_out)}
+            made = {"from_sha256": manifest["sha256"], "settings": spec.int8.model_dump(mode="json"), "calibration": used}
+            made |= {"corrected_biases": result.corrected, "measured": result.measured}
+            # Graphs are cycles: what was tried lies in memory until it is looked for; three sessions are opened for the file now.
+            return_freed(cycles=True)
             result.write_beside(temporary)
             save(custom.restore(result.model, original), temporary / MODEL)
             made |= verified(
@@ -81,7 +81,7 @@ def main() -> None:
                 classes=class_axis(spec.task),
                 original=original,
                 kept_db=result.kept_db,
-                asked_db=static.measured.get("fidelity_db") if result is dynamic else None,
+                asked_db=static.measured.get("fidelity_db") if variant == "int8_dynamic" else None,
                 target=spec.int8.target if variant == "int8" else dynamic_target(spec.int8.target),
             )
             share = made["executed"].get("int8_share")
@@ -89,10 +89,10 @@ def main() -> None:
             about = {"name": chosen.model, "variant": variant, "spec": spec, "image_input": feeds.image}
             written = write_manifest(temporary, **about, made=made, custom_ops=custom)
             write_text(temporary / "report.md", markdown(written))
-        for warning in written["made"]["warnings"]:
-            say(f"warning: {folder / MODEL}: {warning}")
-        size = f"{written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32"
-        say(f"{folder / MODEL}: {size}; {as_in_file(summary(decisions))}")
+            for warning in written["made"]["warnings"]:
+                say(f"warning: {folder / MODEL}: {warning}")
+            size = f"{written['bytes'] / 1e6:.1f} MB, {made['size_ratio']:.0%} of FP32"
+            say(f"{folder / MODEL}: {size}; {as_in_file(summary(decisions))}")
 
 
 if __name__ == "__main__":

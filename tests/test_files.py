@@ -12,7 +12,7 @@ import pytest
 
 from octavo import files
 from octavo.errors import OutputError
-from octavo.files import read_json, replace_dir, replace_file, sha256_bytes, sha256_file, write_json, write_text
+from octavo.files import read_json, replace_dir, replace_dirs, replace_file, sha256_bytes, sha256_file, write_json, write_text
 
 
 def test_a_file_and_a_folder_are_replaced(tmp_path):
@@ -139,3 +139,23 @@ def test_permissions_follow_the_umask(tmp_path):
     _make(tmp_path / "out")
     assert oct((tmp_path / "out").stat().st_mode & 0o777) == oct(0o777 & ~files._umask())
     assert time.time() - (tmp_path / "out").stat().st_mtime < 60
+
+
+def test_folders_of_one_stage_are_replaced_together_or_not_at_all(tmp_path):
+    """A stage that ended between its two files left the first new, and said that outputs are as they were."""
+    paths = [tmp_path / "int8", tmp_path / "int8_dynamic"]
+
+    def write(what: str, *, until: int = 2) -> None:
+        with replace_dirs(iter(paths)) as folders:
+            for place, folder in enumerate(folders):
+                if place == until:
+                    raise SystemExit(143)
+                (folder / "a").write_text(what)
+
+    write("old")
+    with pytest.raises(SystemExit):
+        write("new", until=1)
+    assert [(path / "a").read_text() for path in paths] == ["old", "old"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["int8", "int8_dynamic"]
+    write("new")
+    assert [(path / "a").read_text() for path in paths] == ["new", "new"]
