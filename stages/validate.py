@@ -20,7 +20,7 @@ from octavo.evidence.roc import COLUMNS, roc_rows
 from octavo.evidence.validation import Validation
 from octavo.files import write_csv, write_json
 from octavo.graph.io import load
-from octavo.graph.selection import selects
+from octavo.graph.selection import pasted, selects
 from octavo.images.dataset import Images
 from octavo.images.purpose import refuse_calibrated
 from octavo.layout import REFERENCE, calibration_dir, metrics_dir, skipped_variants, variant_dir
@@ -54,6 +54,7 @@ def main() -> None:
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= at_resolutions(spec, validation, items, track)
     record |= custom.metrics() | ({"compared": ", ".join(compared)} if compared else {})
+    record |= {"pasted": ", ".join(moved)} if not compared and (moved := pasted(original)) else {}
     one = feeds(next(iter(Images(items, spec.input, "skip")))[1])
     judged, notes = cost_gates(spec.validation.gates, variants.sizes, sessions, one, variants.manifests)
     record |= judged | kernel_gates(spec.validation.gates, variants.manifests)

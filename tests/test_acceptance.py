@@ -267,6 +267,13 @@ class TestPage:
             page = markdown(MANIFEST | {"made": MANIFEST["made"] | {"measured": measured}})
             assert (f"in full, what was chosen has {whole} dB" in page) == said
 
+    def test_outputs_that_are_pasted_at_whole_pixels_are_told(self):
+        """Mask R-CNN's masks: 4 dB, and only a pixel further."""
+        accepted = MANIFEST["made"]["accepted"] | {"pasted": ["masks"]}
+        page = markdown(MANIFEST | {"made": MANIFEST["made"] | {"accepted": accepted}})
+        assert "`masks`: pasted at whole pixels; a rounding moves all that is pasted by one." in page
+        assert "pasted" not in markdown(MANIFEST)
+
     def test_without_measurements_the_tables_are_left_out(self):
         page = markdown(
             MANIFEST | {"made": MANIFEST["made"] | {"measured": {}, "warnings": [], "nodes": MANIFEST["made"]["nodes"][:1]}}

@@ -410,6 +410,13 @@ class TestReport:
         [
             ({}, []),
             ({"compared": "logits"}, ["- fidelity is that of logits"]),
+            (
+                {"pasted": "masks"},
+                [
+                    "- masks: pasted at whole pixels, and a rounding moves all that is pasted by one: low `sqnr_db` and cosines "
+                    "there need not mean a worse mask"
+                ],
+            ),
             ({"custom_ops.My": "body (my.onnx)"}, ["- custom operator My: body (my.onnx)"]),
             (
                 {"custom_ops.My": "cut, with all that lies behind it", "compared": "a, b"},

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import QuantizationError
-from octavo.graph.selection import choosing, held
+from octavo.graph.selection import choosing, held, pasted
 from octavo.quantization.fp16 import Fp16Result, convert, quantize_fp16
 from octavo.quantization.fp16.measure import Loss, compare, rounded_everywhere
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
@@ -1093,6 +1093,7 @@ def test_what_is_pasted_at_whole_pixels_is_judged_where_fp32_pastes_it():
     result = quantize_fp16(model, samples=samples)
     assert not result.warnings
     assert set(result.sqnr_db) == {"flat", "y"}
+    assert pasted(model) == ["y"]
     assert min(result.sqnr_db.values()) > 44
     assert precision(result)["corner"] == precision(result)["mask"] == "fp16"
 
@@ -1114,3 +1115,4 @@ def test_whole_numbers_are_no_choice_where_the_rest_is_read_as_well(read, names)
     model = build(nodes, {"x": [4]}, {"y": [4]}, weights)
     assert choosing(model, before_layers=False, whole_numbers=True) == names
     assert choosing(model, before_layers=False) == []
+    assert pasted(model) == [], "nothing is moved: another value is read"

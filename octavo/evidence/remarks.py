@@ -48,6 +48,7 @@ def remarks(record: Mapping[str, Any]) -> list[str]:
         "warning": "note:",
     }
     found = [f"{words[key]} {record[key]}" for key in words if key in record]
+    found += [f"note: {line}" for line in _moved(record)]
     return found + [f"gate {key}: {value}" for key, value in record.items() if ".gate." in key and value != "pass"]
 
 
@@ -62,7 +63,7 @@ def stood_in(record: Mapping[str, Any]) -> list[str]:
     found = [f"custom operator {operator}: {how}" for operator, how in ran.items()]
     if any(how.startswith("cut") for how in ran.values()):
         found.append("every figure and time here is of the part before the cut")
-    return [*found, *([f"fidelity is that of {record['compared']}"] if "compared" in record else [])]
+    return [*found, *([f"fidelity is that of {record['compared']}"] if "compared" in record else []), *_moved(record)]
 
 
 def missing(record: Mapping[str, Any]) -> list[str]:
@@ -96,3 +97,13 @@ def shortfalls(record: Mapping[str, Any]) -> list[str]:
                     f"{variant} is slower than FP32 at {setting}: {record[key]:.2f}x" + ("" if apart else ", which is within noise")
                 )
     return found
+
+
+def _moved(record: Mapping[str, Any]) -> list[str]:
+    """Of outputs whose dB is that of where they stand."""
+    if "pasted" not in record:
+        return []
+    return [
+        f"{record['pasted']}: pasted at whole pixels, and a rounding moves all that is pasted by one: low `sqnr_db` and cosines "
+        "there need not mean a worse mask"
+    ]

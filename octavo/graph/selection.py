@@ -18,13 +18,15 @@ import onnx_ir as ir
 from octavo.graph.custom_ops.cut import reads, tail, with_inner
 from octavo.graph.operators import LAYERS
 
-__all__ = ["SELECTS", "choosing", "held", "released", "selects", "suppression", "tells_places"]
+__all__ = ["SELECTS", "choosing", "held", "pasted", "released", "selects", "suppression", "tells_places"]
 
 # Behind these one value more or less moves all others.
 SELECTS = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
 # What picks the values that one choice is made among, and compares them with a threshold.
 _BEFORE = frozenset({"Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _ROUNDS = frozenset({"Ceil", "Floor", "Round"})
+# Where what these put out stands is told by an input; in the branches of a loop, too.
+_PLACES = frozenset({"Pad", "Resize", "ScatterElements", "ScatterND", "Slice"})
 # What comes out of these depends on sizes, not on values.
 _SIZES = frozenset({"Shape", "Size"})
 
@@ -90,6 +92,28 @@ def suppression(model: ir.Model) -> list[ir.Node]:
         if node.op_type in _BEFORE and readers and all(reader in found for reader in readers):
             found.add(node)
     return [node for node in model.graph if node in found]
+
+
+def pasted(model: ir.Model) -> list[str]:
+    """The graph's float outputs whose values stand where whole numbers made of floats say, with no layer in between: Mask R-CNN's
+    masks, pasted at whole pixels. A rounding moves a corner to the next pixel, and all of a mask's values with it.
+
+    Args:
+        model: as for `choosing`.
+    """
+    every = choosing(model, before_layers=False, whole_numbers=True)
+    others = {*choosing(model, before_layers=False), *choosing(model, before_layers=True, whole_numbers=True)}
+    whole = {*every} - others
+    told: set[ir.Value] = set()
+    found: set[ir.Value] = set()
+    for node in model.graph:
+        read = {*reads(node)}
+        places = any(inner.op_type in _PLACES and not told.isdisjoint(read - {inner.inputs[0]}) for inner in with_inner(node))
+        if places or not found.isdisjoint(read):
+            found.update(node.outputs)
+        if node.name in whole or not told.isdisjoint(read):
+            told.update(node.outputs)
+    return [value.name or "" for value in model.graph.outputs if value in found and _is_float(value)]
 
 
 def held(model: ir.Model, names: Collection[str], like: ir.Model | None = None) -> ir.Model:

@@ -207,6 +207,9 @@ def _runs(accepted: Mapping[str, Any]) -> list[str]:
         f"On {accepted['images']} images, ONNX Runtime's optimizations on and {_WRITTEN[accepted['written_level']]}.",
     ]
     parts += [_table(heading, rows)] if rows else []
+    if "pasted" in accepted:
+        names = _listed(f"`{name}`" for name in accepted["pasted"])
+        parts.append(f"{names}: pasted at whole pixels; a rounding moves all that is pasted by one.")
     if "agreement" in accepted:
         parts.append(f"The class is the same with and without optimizations at {accepted['agreement']:.2%} of positions.")
     return parts

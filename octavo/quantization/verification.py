@@ -12,7 +12,7 @@ import onnx_ir as ir
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import load
 from octavo.graph.operators import LAYERS
-from octavo.graph.selection import selects
+from octavo.graph.selection import pasted, selects
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import executed
@@ -65,7 +65,8 @@ def verified(
 
     Returns:
         For the manifest: `nodes`, `executed` (`Executed.record`, and `int8_share` where it is known), `accepted`
-        (`Accepted.record`), `from_bytes`, `size_ratio` and `warnings`, which a user should see.
+        (`Accepted.record`, and `pasted`, which `octavo.graph.selection.pasted` names), `from_bytes`, `size_ratio` and `warnings`,
+        which a user should see.
 
     Raises:
         QuantizationError: the file is not to be accepted; see `octavo.quantization.acceptance.accept`.
@@ -125,7 +126,7 @@ def verified(
     return {
         "nodes": ran.nodes,
         "executed": ran.record() | ({"int8_share": share} if share is not None else {}),
-        "accepted": accepted.record(),
+        "accepted": accepted.record() | ({"pasted": moved} if (moved := pasted(part)) else {}),
         "from_bytes": sizes[0],
         "size_ratio": round(sizes[1] / sizes[0], 4),
         "warnings": warnings,
