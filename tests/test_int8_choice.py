@@ -542,6 +542,24 @@ def test_reasons_of_repair_say_how_much_noise_each_layer_makes_and_which_neighbo
     assert neighbours, "whoever makes little goes along with one who makes more"
 
 
+def test_what_makes_no_noise_goes_back_to_float_for_the_time_that_int8_does_not_save(monkeypatch, tmp_path):
+    """D-FINE-N: 20 convolutions made .0 % of the noise, and this was the reason."""
+    model, path = uneven(), tmp_path / "costs.json"
+    recipe = Int8(method="minmax", fidelity=30.0, correction="none")
+    costs = quantize_static(model, statistics_of(model), recipe, IMAGES).costs
+    replace(costs, units=dict.fromkeys(costs.units, Cost(1.25, 1.0))).save(path)
+
+    def reasons() -> set[str]:
+        settings_of = recipe.model_copy(update={"placement": f"table:{path}"})
+        result = quantize_static(model, statistics_of(model), settings_of, IMAGES)
+        return {decision.reason for decision in result.decisions if decision.reason.startswith("repair:")}
+
+    assert reasons()
+    assert not [reason for reason in reasons() if "saves little" in reason]
+    monkeypatch.setattr(repair, "_NEARLY_NONE", 1.1)
+    assert all(reason.startswith("repair: INT8 saves little here, borders included (1.000 ms against ") for reason in reasons())
+
+
 def test_each_rounding_is_on_record_once_and_in_order():
     model = uneven()
     recipe = Int8(method="minmax", placement="all")
