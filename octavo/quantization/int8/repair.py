@@ -187,7 +187,9 @@ class Placing:
                 most, name = max(others, default=(0.0, ""))
                 if self.prices.is_measured and max(most, share) < _NEARLY_NONE:
                     reason = f"repair: INT8 saves little here, borders included ({in_int8:.3f} ms against {in_float:.3f})"
-                given[unit.main.name] = f"{reason}, that of {name} beside it {most:.1%}" if most > share else reason
+                elif most > share:
+                    reason += f", that of {name} beside it {most:.1%}"
+                given[unit.main.name] = reason
             else:
                 own = f"{in_float:.3f} ms against {in_int8:.3f}" if in_float < in_int8 else "with the borders to its neighbours"
                 given[unit.main.name] = f"placement: float costs less here, {own}"
