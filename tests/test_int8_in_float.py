@@ -17,7 +17,7 @@ from graphs import network, run
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
 from octavo.params.grammar import Int8
-from octavo.quantization.int8 import Images, in_float, quantize_static, static
+from octavo.quantization.int8 import Images, in_float, placed, quantize_static, static
 from octavo.quantization.int8.in_float import speeds_of
 from octavo.quantization.int8.pricing.costs import Cost, CostTable
 from octavo.quantization.int8.result import Int8Result
@@ -137,7 +137,7 @@ def test_where_16_bits_slow_it_the_warning_says_so(timed):
 def test_what_was_too_dear_in_int8_is_not_said_of_a_file_in_float(timed, monkeypatch):
     bound = quantized(fidelity=10.0).measured["all_int8_db"] + 2
     monkeypatch.setattr(static, "fidelity_of", lambda *_: bound)
-    monkeypatch.setattr(static, "least_of", lambda _: 10.0)
+    monkeypatch.setattr(placed, "least_of", lambda _: 10.0)
     for speed, dear in ((1.5, True), (0.7, False)):
         timed(speed)
         measured = quantized().measured
