@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.macs import layers_of
 from octavo.graph.readable import readable, shapes_at
+from octavo.quantization.int8.structure.sizes import observe_sizes
+from octavo.runtime.shapes import SEEN
 
 __all__ = ["integer_share"]
 
@@ -16,7 +19,7 @@ __all__ = ["integer_share"]
 def integer_share(
     model: ir.Model,
     nodes: Sequence[Mapping[str, Any]],
-    inputs: Mapping[str, Sequence[int]],
+    feeds: Mapping[str, np.ndarray],
     *,
     here: bool = True,
     behind: Collection[str] = (),
@@ -26,7 +29,7 @@ def integer_share(
     Args:
         model: the graph that the nodes are of.
         nodes: as `octavo.quantization.executed.Executed` has them.
-        inputs: input to the sizes of what it is fed.
+        feeds: of an image; layers whose sizes data decide (the regions of Faster R-CNN) count with those that they have on it.
         here: whether what ONNX Runtime runs counts; else what was decided does, as where no kernel was found.
         behind: names of the nodes behind custom operators without a body: what these put out the file alone may tell.
 
@@ -35,7 +38,13 @@ def integer_share(
     """
     plain = readable(model)
     ran = {each["node"]: (each.get("runs") if here else None) or each.get("arithmetic", each["precision"]) for each in nodes}
-    layers = layers_of(plain, shapes_at(plain, inputs))
+    shapes = shapes_at(plain, {name: value.shape for name, value in feeds.items()})
+    layers = layers_of(plain, shapes)
+    unknown = [layer.node for layer in layers if layer.macs is None and layer.node.name not in behind]
+    if any(node.graph is plain.graph for node in unknown):
+        observe_sizes(plain, feeds)
+        made = (value for node in plain.graph for value in node.outputs if SEEN in value.meta)
+        layers = layers_of(plain, shapes | {value.name: value.meta[SEEN] for value in made})
     if any(layer.macs is None and layer.node.name in behind for layer in layers):
         return None
     macs = {layer.node.name: layer.macs for layer in layers if layer.macs}

@@ -94,10 +94,9 @@ def verified(
         # What stands in for an operator here is not what a service runs: nothing is said of nodes that are cut off.
         ran = executed(graph if graph is not None else part, decisions, optimized_nodes(runs["quantized"]))
     here = target_of(target).runs_here
-    fed = {name: value.shape for name, value in samples[0][1].items()}
     # What is cut off is in the file, and in float.
     counted = graph if graph is not None else custom.attached(original) if custom.bodies else part
-    share = integer_share(counted, ran.nodes, fed, here=here, behind={name for name, _, _ in custom.untouched(original)})
+    share = integer_share(counted, ran.nodes, samples[0][1], here=here, behind={name for name, _, _ in custom.untouched(original)})
     warnings = list(accepted.warnings)
     if kept_db is not None:
         warnings += [

@@ -22,8 +22,8 @@ def fixed_shape(value: ir.Value) -> tuple[int, ...] | None:
 
 def shape_of(value: ir.Value) -> tuple[int, ...] | None:
     """A tensor's shape at batch 1, as it was seen where the graph leaves it open; None where it was not looked at."""
-    fixed = fixed_shape(value)
-    return fixed if fixed is not None else value.meta.get(SEEN)
+    seen = value.meta.get(SEEN)
+    return seen if seen is not None else fixed_shape(value)
 
 
 def _may_be_batch(size: int | ir.SymbolicDim) -> bool:
