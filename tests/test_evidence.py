@@ -45,6 +45,18 @@ VECTORS = hnp.arrays(np.float64, 5, elements=st.floats(-1e3, 1e3, width=32, allo
 
 
 class TestFidelity:
+    def test_outputs_without_a_value_are_not_identical(self):
+        """RetinaNet without a box: 200 dB and a cosine of 1, with a gate passed."""
+        nothing, boxes = np.zeros((0, 4), np.float32), np.ones((2, 4), np.float32)
+        running = Fidelity()
+        running.update({"boxes": nothing}, {"boxes": nothing})
+        running.update({"boxes": nothing}, {"boxes": boxes})
+        assert running.metrics() == {}
+        running.update({"boxes": nothing, "scores": boxes}, {"boxes": nothing, "scores": boxes})
+        assert set(running.metrics()) == {"sqnr_db", "cosine_mean", "cosine_min", "max_abs_diff"}
+        running.update({"boxes": boxes}, {"boxes": boxes})
+        assert running.metrics()["sqnr_db.boxes"] == 200
+
     def test_sqnr_is_the_textbook_s(self):
         assert sqnr_db(100, 1) == pytest.approx(20)
         assert sqnr_db(1, 0) == SQNR_CAP
