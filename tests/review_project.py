@@ -73,8 +73,7 @@ def make_project(folder: Path) -> None:
     templates = folder / ".dvc/plots"
     sh(folder, "git", "init", "-q")
     sh(folder, "dvc", "init", "-q")
-    templates.mkdir(exist_ok=True)
-    shutil.copy(ROOT / ".dvc/plots/roc.json", templates)
+    shutil.copytree(ROOT / ".dvc/plots", templates, dirs_exist_ok=True)
     sh(folder, "dvc", "config", "core.autostage", "false")
     sh(folder, "dvc", "repro", "-q")
     commit(folder, "first")
