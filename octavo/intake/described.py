@@ -21,7 +21,7 @@ from octavo.graph.readable import readable
 from octavo.intake.foreseen import foreseen
 from octavo.intake.inputs import ImageInput, Sides, sides_of
 from octavo.intake.layers import by_precision, layers_at, op_name, recorded, with_kernels
-from octavo.intake.runs import Runnable
+from octavo.intake.runs import CUT, Runnable
 from octavo.params.grammar import Int8
 from octavo.tasks.detection import FAMILIES
 
@@ -151,12 +151,11 @@ def _decoder(runnable: Runnable, image: ImageInput | None, sides: Sides | None, 
     if image is None or refused:
         return {**nothing, "why": refused or "no image input"}
     try:
-        outputs = runnable.outputs(image, sides.size)
+        outputs = runnable.own(runnable.outputs(image, sides.size))
     except OctavoError as error:
         return {**nothing, "why": error.problem}
-    if not set(runnable.own) <= set(outputs):
-        return {**nothing, "why": "the graph is cut before its outputs, at a custom operator that has no body"}
-    outputs = {name: outputs[name] for name in runnable.own}
+    if outputs is None:
+        return {**nothing, "why": CUT}
     fitting = [family for family in FAMILIES.values() if family.fits(outputs, sides.size)]
     if not fitting:
         return {**nothing, "why": "the outputs are in no known layout of detectors"}

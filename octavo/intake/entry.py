@@ -16,7 +16,7 @@ from octavo.intake.choosing import chosen
 from octavo.intake.inputs import ImageInput, Sides, sides_of
 from octavo.intake.normalisation import inside
 from octavo.intake.preprocessing import Guessed, guessed
-from octavo.intake.runs import Runnable
+from octavo.intake.runs import CUT, Runnable
 from octavo.intake.sets import DataGuess, guessed_data
 from octavo.intake.task import TaskGuess, guessed_task
 from octavo.params.grammar import Input, OnnxSource
@@ -102,20 +102,18 @@ def entry_of(request: Request) -> Entry:
         if sides.by == "default":
             raise ModelRunError(error.problem, "give the size that it takes: `--size HxW`") from error
         raise
-    own = [value.name for value in found.model.graph.outputs]
-    # Cut before an operator without a body it puts out other tensors, in which a family of detectors may be seen that it is not of.
-    whole = set(own) <= set(outputs)
+    own = runnable.own(outputs)
     task = TaskGuess({"name": request.task})
-    if whole:
-        task = guessed_task(request.task, {name: outputs[name] for name in own}, sides.size, found.model)
+    if own is not None:
+        task = guessed_task(request.task, own, sides.size, found.model)
     data = guessed_data(task, request.data, request.calibration)
     first = guessed(request.task, task.family, image, sides.size, found=inside(found.image), outputs=found.model.graph.outputs)
-    guess = first, "nothing: the graph is cut before its outputs, at a custom operator that has no body"
-    if whole:
+    guess = first, f"nothing: {CUT}"
+    if own is not None:
         guess = chosen(first, task, data, lambda tensor: session.run(feeds(tensor)))
     entry = Entry()
     entry.notes += [f"export: {note}" for note in found.notes if "custom operator" in note]
-    if request.task == "segmentation" and whole and task.classes is None and data.labelled:
+    if request.task == "segmentation" and own is not None and task.classes is None and data.labelled:
         entry.notes.append(
             "the output's whole numbers do not say how many classes there are: check whether masks have a value that "
             "counts for nothing (`task.void`)"

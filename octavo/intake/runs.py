@@ -17,7 +17,10 @@ from octavo.images.feeds import USUAL
 from octavo.intake.inputs import ImageInput
 from octavo.runtime.session import Session
 
-__all__ = ["Runnable"]
+__all__ = ["CUT", "Runnable"]
+
+# Why a family is not told by what a run gives.
+CUT = "the graph is cut before its outputs, at a custom operator that has no body"
 
 _TYPES = {"INT64": np.int64, "INT32": np.int32, "FLOAT": np.float32, "BOOL": np.bool_, "FLOAT16": np.float16, "UINT8": np.uint8}
 
@@ -33,13 +36,12 @@ class Runnable:
     Attributes:
         custom: the operators that ONNX Runtime lacks.
         notes: what stands in for them.
-        own: names of the file's outputs; cut before an operator the graph puts out others.
         source: what a session is made of: the path, or the bytes of what stands in for it.
     """
 
     def __init__(self, path: Path, model: ir.Model, *, changed: bool = False) -> None:
         self.model = model
-        self.own = [value.name for value in model.graph.outputs]
+        self._own = [value.name for value in model.graph.outputs]
         self.custom, self.notes = CustomOps(), []
         if custom_ops(model):
             self.custom, self.notes = resolve(model, {}, 0)
@@ -53,6 +55,12 @@ class Runnable:
             ModelRunError: it does not load or run.
         """
         return Session(self.source).run(self._feeds(image, size))
+
+    def own(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        """Of what a run gives the file's own outputs; None where the graph is cut before one of them (`CUT`): it puts out other
+        tensors then, in which a family of detectors may be seen that it is not of.
+        """
+        return {name: outputs[name] for name in self._own} if set(self._own) <= set(outputs) else None
 
     def shapes(self, names: Iterable[str], image: ImageInput, size: tuple[int, int]) -> dict[str, tuple[int, ...]]:
         """Shapes of inner tensors on one grey image; {} where that cannot be seen.
