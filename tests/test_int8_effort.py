@@ -326,6 +326,32 @@ def test_ranges_do_not_depend_on_where_the_network_is_entered(monkeypatch):
     assert found[0] == found[1] == found[2] != {}
 
 
+def test_images_that_cannot_change_what_is_chosen_are_not_run(monkeypatch):
+    model = prepared(uneven())
+    narrow = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
+    judges = HeadJudge(model, ["y"], CALIBRATION[:8]), HeadJudge(model, ["y"], HELD_OUT)
+    runs: list[int] = []
+    run, noise = cuts._Stretch._run, cuts._Stretch.noise
+    monkeypatch.setattr(cuts._Stretch, "_run", lambda *given: runs.append(0) or run(*given))
+    found = [searched_scales(model, narrow.plan(), *judges)]
+    bounded, runs[:] = len(runs), []
+    monkeypatch.setattr(cuts._Stretch, "noise", lambda *given, **bound: noise(*given, **dict.fromkeys(bound, np.inf)))
+    found.append(searched_scales(model, narrow.plan(), *judges))
+    assert found[0] == found[1] != {}
+    assert bounded < len(runs)
+
+
+def test_noise_is_told_to_be_no_less_by_the_first_images_that_do(draft):
+    judge = HeadJudge(draft.model, ["y"], CALIBRATION[:8])
+    results = [{"y": run(draft.model, feeds)["y"] + np.float32(1)} for feeds in CALIBRATION[:8]]
+    by_image, asked = judge.noise_by_image(results), iter(results)
+    mean = float(np.mean(by_image))
+    assert judge.noise_below(results, 1.001 * mean) == by_image
+    assert judge.noise_below(asked, 0.5 * sum(by_image[:2]) / 8) is None
+    assert len(list(asked)) >= 6
+    assert judge.noise_below(results, 1.001 * by_image[0], [1.0] + [0.0] * 7) == by_image
+
+
 def test_ranges_are_searched_where_an_image_s_values_choose_how_many_rows_there_are(monkeypatch):
     # The same network whichever tests ran before.
     he = partial(graphs.he, np.random.default_rng(5))

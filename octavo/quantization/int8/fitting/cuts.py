@@ -12,8 +12,8 @@ ranges on the way there, the one with the least noise on these and on held-out i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -26,7 +26,7 @@ from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.switches import TENSOR, FloatGraph
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import ONE_SCALE
-from octavo.runtime.host import cores
+from octavo.runtime.lanes import in_lanes
 
 __all__ = ["searched_scales", "sharing"]
 
@@ -58,17 +58,16 @@ def searched_scales(model: ir.Model, plan: Plan, judge: Judge, others: Judge, fi
     groups = [names for names in sharing(plan) if fixed.isdisjoint(names)]
     groups.sort(key=lambda names: _begin(graph, names))
     start: list[float] = []
-    with ThreadPoolExecutor(min(2, cores())) as pool:
-        for stretch in _stretches(graph, groups, [judge], pool):
-            start += [stretch.noise(judge, names, scales[names[0]]) for names in stretch.groups]
-        loud = [names for names, before in zip(groups, start, strict=True) if before >= _SMALL * sum(start)]
-        before = dict(zip(map(tuple, groups), start, strict=True))
-        found: dict[str, QParams] = {}
-        for stretch in _stretches(graph, loud, [judge, others], pool):
-            for names in stretch.groups:
-                chosen = _searched(stretch, names, scales[names[0]], before[tuple(names)], judge=judge, others=others)
-                if chosen is not None:
-                    found |= dict.fromkeys(names, chosen)
+    for stretch in _stretches(graph, groups, [judge]):
+        start += [stretch.noise(judge, names, scales[names[0]]) for names in stretch.groups]
+    loud = [names for names, before in zip(groups, start, strict=True) if before >= _SMALL * sum(start)]
+    before = dict(zip(map(tuple, groups), start, strict=True))
+    found: dict[str, QParams] = {}
+    for stretch in _stretches(graph, loud, [judge, others]):
+        for names in stretch.groups:
+            chosen = _searched(stretch, names, scales[names[0]], before[tuple(names)], judge=judge, others=others)
+            if chosen is not None:
+                found |= dict.fromkeys(names, chosen)
     return found
 
 
@@ -80,22 +79,26 @@ def _searched(stretch: _Stretch, names: list[str], own: QParams, before: float, 
             break
         for factor in factors:
             chosen = _stretched(own, factor)
-            measured = stretch.noise(judge, names, chosen)
+            measured = stretch.noise(judge, names, chosen, below=least)
             if measured >= least:
                 break
             least = measured
             way.append((measured, chosen))
     if len(way) == 1:
         return None
-    best = int(np.argmin([mine + stretch.noise(others, names, chosen) for mine, chosen in way]))
-    return way[best][1] if best else None
+    best, least = own, math.inf
+    for mine, chosen in way:
+        both = mine + stretch.noise(others, names, chosen, below=least - mine)
+        if both < least:
+            best, least = chosen, both
+    return None if best is own else best
 
 
 def _begin(graph: FloatGraph, names: Sequence[str]) -> int:
     return min(graph.place((TENSOR, name)) for name in names)
 
 
-def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[Judge], pool: Executor) -> Iterator[_Stretch]:
+def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[Judge]) -> Iterator[_Stretch]:
     """The network from the first of some tensors on, for a part of them after the other, with what FP32 has there."""
     if not groups:
         return
@@ -107,7 +110,7 @@ def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[
         begin = _begin(graph, following[0]) if following is not None else 0
         wanted = graph.border(begin) if following is not None else []
         made = [name for name in wanted if name not in held[0][0]]
-        stretch = _Stretch(graph, part, nodes, dict(zip(judges, held, strict=True)), also=made, pool=pool)
+        stretch = _Stretch(graph, part, nodes, dict(zip(judges, held, strict=True)), also=made)
         yield stretch
         if following is not None:
             held = [[stretch.handed_on(values, wanted, made) for values in images] for images in held]
@@ -131,17 +134,18 @@ class _Stretch:
         held: Mapping[Judge, Sequence[Mapping[str, np.ndarray]]],
         *,
         also: Sequence[str],
-        pool: Executor,
     ) -> None:
-        self.groups, self.held, self.pool = groups, held, pool
+        self.groups, self.held = groups, held
         first = next(iter(held.values()))[0]
         scales = {name: graph.plan.scales[name] for names in groups for name in names}
         # Heads are read behind their own rounding.
         self.heads = {name: f"{name}//read" if name in scales else name for name in graph.heads if name not in first}
         self.session = graph.mapped.session(_rounding(graph, scales, nodes, first, [*self.heads.values(), *also]), threads=1)
 
-    def noise(self, judge: Judge, names: Sequence[str], chosen: QParams) -> float:
-        """Noise at the heads with these tensors rounded so, and all others exact."""
+    def noise(self, judge: Judge, names: Sequence[str], chosen: QParams, *, below: float = math.inf) -> float:
+        """Noise at the heads with these tensors rounded so, and all others exact; infinity where it is not below a bound, which few
+        images may tell.
+        """
         given = {f"{name}//scale": np.asarray(chosen.scale) for name in names}
         given |= {f"{name}//zero": np.asarray(chosen.zero_point) for name in names}
         given |= {f"{name}//on": np.asarray(True) for name in names}
@@ -150,7 +154,8 @@ class _Stretch:
             made = self._run(values, list(self.heads.values()), given)
             return {**values, **{name: made[behind] for name, behind in self.heads.items()}}
 
-        return judge.noise(list(self.pool.map(heads, self.held[judge])))
+        by_image = judge.noise_below(in_lanes(heads, self.held[judge]), below)
+        return math.inf if by_image is None else float(np.mean(by_image))
 
     def handed_on(self, values: Mapping[str, np.ndarray], wanted: Sequence[str], made: Sequence[str]) -> dict[str, np.ndarray]:
         """What the next stretch reads of FP32 on one image: copies, as an array of ONNX Runtime's keeps all memory of a session."""

@@ -29,6 +29,7 @@ from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.units import Unit
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.host import cores
+from octavo.runtime.lanes import LANES
 from octavo.runtime.memory import return_freed
 from octavo.runtime.tensors import Group, group_names, open_groups
 
@@ -39,8 +40,6 @@ _LIMIT = 127
 # Bound on the moments that are held at once, or so many times the bytes of all layers' weights where that is more (each part of
 # the layers asks for another run of FP32); and on one image's tensors.
 _BYTES, _TIMES_WEIGHTS = 160 << 20, 2
-# Images at once.
-_LANES = 4
 # Rows that a layer's moments are taken from: so many in all, or for each column where that is more; a group of a depthwise layer
 # has few columns.
 _ROWS, _ROWS_A_COLUMN, _ROWS_OF_GROUPS = 12288, 4, 4096
@@ -97,14 +96,14 @@ def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form)
             for those in part
         ]
         names = sorted({one.name for own in read for one in own}, key=place.__getitem__)
-        with ThreadPoolExecutor(min(_LANES, cores())) as pool:
+        with ThreadPoolExecutor(min(LANES, cores())) as pool:
             for group in open_groups(model, group_names(model, names, _BYTES), threads=1):
                 held = set(group.names)
                 reading = _Reading(group, [one for own in read for one in own if one.name in held], plan)
                 list(pool.map(reading.take, range(len(samples)), samples))
         # The widest one by one: each takes eight times the bytes of its moments while it is fitted.
         wide = [_columns(those[0][0])[1] > _WIDE for those in part]
-        for is_wide, lanes in ((True, 1), (False, min(_LANES, cores()))):
+        for is_wide, lanes in ((True, 1), (False, min(LANES, cores()))):
             chosen = [at for at, own in enumerate(wide) if own == is_wide]
             moments = [[one.moments for one in read[at]] for at in chosen]
             for at in chosen:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.graph.io import copied
 from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
+from octavo.runtime.lanes import in_lanes
 from octavo.runtime.mapped import session_of
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.tensors import drop_unneeded
@@ -115,10 +116,9 @@ class Judge(ABC):
         return list(self.noises(results))
 
     def _results(self, model: ir.Model) -> Iterator[dict[str, np.ndarray]]:
-        session = session_of(with_outputs(model, self.heads))
-        for feeds in self.samples:
-            # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
-            yield {name: value.copy() for name, value in session.run(feeds).items()}
+        session = session_of(with_outputs(model, self.heads), threads=1)
+        # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
+        return in_lanes(lambda feeds: {name: value.copy() for name, value in session.run(feeds).items()}, self.samples)
 
     def noise(self, results: Sequence[Mapping[str, np.ndarray]]) -> float:
         """Mean noise over images.
@@ -134,27 +134,34 @@ class Judge(ABC):
 
     def judge_by_image(self, quantized: ir.Model) -> list[float]:
         """Noise of a graph that puts out the heads, on each sample."""
-        return list(self._measured(quantized))
+        return self.noise_by_image(self._run(quantized))
 
     def judge_below(self, quantized: ir.Model, mean: float, weights: Sequence[float]) -> list[float] | None:
-        """As `judge_by_image`; None as soon as the samples so far tell that noise is no less than `mean` on average over all.
+        """As `judge_by_image`, or None: as `noise_below`."""
+        return self.noise_below(self._run(quantized), mean, weights)
+
+    def noise_below(
+        self, results: Iterable[Mapping[str, np.ndarray]], mean: float, weights: Sequence[float] | None = None
+    ) -> list[float] | None:
+        """As `noise_by_image`; None as soon as the samples so far tell that noise is no less than `mean` on average over all.
 
         Args:
-            quantized: as there.
+            results: the heads on all samples; what follows is not asked for then.
             mean: a noise-to-signal ratio.
-            weights: how much each sample counts.
+            weights: how much each sample counts; all alike without.
         """
+        weights = [1.0] * len(self.samples) if weights is None else weights
         by_image: list[float] = []
-        for noise in self._measured(quantized):
+        for noise in self.noises(results):
             by_image.append(noise)
             # NaN is not below either.
             if not np.dot(by_image, weights[: len(by_image)]) < mean * sum(weights):
                 return None
         return by_image
 
-    def _measured(self, quantized: ir.Model) -> Iterator[float]:
-        session = session_of(quantized)
-        return self.noises(session.run(feeds, self.heads) for feeds in self.samples)
+    def _run(self, quantized: ir.Model) -> Iterator[dict[str, np.ndarray]]:
+        session = session_of(quantized, threads=1)
+        return in_lanes(lambda feeds: session.run(feeds, self.heads), self.samples)
 
 
 class HeadJudge(Judge):

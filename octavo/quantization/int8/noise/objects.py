@@ -150,8 +150,11 @@ class ObjectJudge(Judge):
 
 def _best(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each row the class with the largest score, and that score; NaN is none."""
-    classes = np.nan_to_num(scores, nan=0.0, posinf=0.0, neginf=0.0).argmax(axis=1)
-    return classes, np.nan_to_num(np.take_along_axis(scores, classes[:, None], axis=1)[:, 0], nan=0.0, posinf=0.0, neginf=0.0)
+    if not np.isfinite(scores).all():
+        # Copies are what takes time here: of 25200 rows of 80 classes 3 ms, for each image of each rounding.
+        scores = np.nan_to_num(scores, nan=0.0, posinf=0.0, neginf=0.0)
+    classes = scores.argmax(axis=1)
+    return classes, np.take_along_axis(scores, classes[:, None], axis=1)[:, 0]
 
 
 def _logit(scores: np.ndarray) -> np.ndarray:

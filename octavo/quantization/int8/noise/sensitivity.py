@@ -25,6 +25,7 @@ from octavo.quantization.int8.numbers.shifts import before_heads, own_shifts
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.structure.units import CARRIERS, CUTS, EXTREMES, Unit
 from octavo.runtime.host import cores
+from octavo.runtime.lanes import LANES, in_lanes
 from octavo.runtime.shapes import shape_of
 from octavo.runtime.tensors import images_within
 
@@ -45,8 +46,6 @@ _MASKS = 0.5
 _MACS, _FEW = 1.2e12, 2
 # The noise of a rounding that leaves no number (below zero before a square root). Placements are found by sums of these.
 _NO_NUMBER = 1e3
-# Runs at once, each with tensors of its own in memory.
-_AT_ONCE = 4
 
 # From the heads on some images to their mean noise.
 _Mean = Callable[[Sequence[Mapping[str, np.ndarray]]], float]
@@ -219,7 +218,7 @@ def _noise(
     # Before the first rounding there may be nodes as well: a Cast of raw pixels, say.
     nodes = graph.nodes
     # A rounding on each core: elementwise kernels gain little from a second thread.
-    with ThreadPoolExecutor(min(_AT_ONCE, cores())) as pool:
+    with ThreadPoolExecutor(min(LANES, cores())) as pool:
         for part, keys, heads, following in zip(parts, every, changed, [*parts[1:], None], strict=True):
             wanted = graph.border(begin[following[0]]) if following is not None else []
             made = [name for name in wanted if name not in held[0]]
@@ -238,7 +237,7 @@ def _noise(
 def _exact_heads(graph: FloatGraph, samples: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     """FP32's heads on each sample, which hold where no rounding of a stretch changes them."""
     whole = Stretch(graph, (), graph.nodes, samples[0], graph.heads)
-    found = (whole.run((), graph.heads, feeds) for feeds in samples)
+    found = in_lanes(lambda feeds: whole.run((), graph.heads, feeds), samples)
     return [{name: values[name].copy() for name in graph.heads} for values in found]
 
 
