@@ -29,7 +29,7 @@ from octavo.params import load_model
 from octavo.progress import say, track
 from octavo.runtime.session import session_warning
 from octavo.tasks.embedding.flip import answering
-from octavo.tasks.registry import compared_outputs, model_classes
+from octavo.tasks.registry import compared_outputs, model_classes, plugin_behind
 from octavo.variants import Variants
 
 
@@ -42,14 +42,17 @@ def main() -> None:
     compared = custom.compared(original) if custom.bodies else compared_outputs(spec.task)
     network = variants.sessions(compared)
     fp32, selecting = network[REFERENCE], selects(original)
+    answer = lambda image: fp32.run(feeds(image))  # noqa: E731 - FP32, from an image's tensor
     scored = variants.scored(fp32)
-    classes = model_classes(spec.task, spec.input, lambda image: fp32.run(feeds(image)), scored)
+    plugin = plugin_behind(spec.task, spec.input, answer, custom.ends(original)) if scored is None else None
+    scored = plugin.reads if plugin else scored
+    classes = model_classes(spec.task, spec.input, answer, scored, plugin)
     items = variants.images(spec, fp32, classes)
     calibrated = Statistics.load(calibration_dir(chosen.model)).origin
     refuse_calibrated([*calibrated["files"], *calibrated["held_out"]], items, spec.data)
     images = Images(items, spec.input, spec.data.on_bad_image)
     sessions = answering(network, spec.task, spec.input, feeds.image)
-    validation = Validation(spec.task, spec.input, sessions, feeds, compared, scored, selecting, spec.data.holdout)
+    validation = Validation(spec.task, spec.input, sessions, feeds, compared, scored, selecting, spec.data.holdout, plugin)
     validation.run(track(images, f"validating {chosen.model}"))
     record = validation.record(spec.validation) | {"skipped": len(images.skipped)}
     record |= at_resolutions(spec, validation, items, track)

@@ -330,6 +330,9 @@ def test_a_package_says_what_its_plugin_s_outputs_were_read_as(tmp_path):
     write_manifest(tmp_path / "fp32", name="small", variant="fp32", spec=spec, image_input="image", made={}, custom_ops=custom)
     written = package(tmp_path / "package", {"fp32": tmp_path / "fp32"}, {"decoder": "efficientnms"}, {})
     assert written["fp32"]["decoder"] == "efficientnms"
+    (tmp_path / "cut").mkdir()
+    written = package(tmp_path / "cut", {"fp32": tmp_path / "fp32"}, {"decoder": "EfficientNMS_TRT-cut"}, {})
+    assert written["fp32"]["decoder"] is None, "the file does not put out what was read"
 
 
 @pytest.mark.slow
@@ -341,7 +344,8 @@ def test_without_a_body_the_graph_is_cut_and_files_keep_the_operator(project):
     model.graph.node.append(oh.make_node("MatMul", ["selected", "cells"], ["mixed"], "behind"))
     model.graph.node.append(oh.make_node("Add", ["mixed", "boxes"], ["found"], "last"))
     onnx.save(model, "small.onnx")
-    with_plugin()
+    photos = {kind: {"format": "folder", "path": f"images/{kind}"} for kind in ("calibration", "validation")}
+    with_plugin(data=photos)
     succeed("export", "calibrate", "quantize_fp16", "quantize_int8", "validate", "benchmark")
     notes = json.loads(Path("models/small/fp32/manifest.json").read_text())["made"]["notes"]
     assert "custom operator MyPlugin (1 node) has no body: the graph is cut before it to run, files keep it" in notes
@@ -369,10 +373,12 @@ def test_without_a_body_the_graph_is_cut_and_files_keep_the_operator(project):
     accuracy = json.loads(Path("metrics/small/accuracy.json").read_text())
     assert accuracy["custom_ops.MyPlugin"] == "cut, with all that lies behind it"
     assert accuracy["compared"] == "boxes, scores"
+    assert accuracy["decoder"] == "MyPlugin-cut", "its inputs are boxes of a grid and their scores"
+    assert accuracy["int8.match_f1"] > 0.5
     assert accuracy["int8.cosine_mean"] > 0.99
     assert accuracy["fp16.sqnr_db"] > 40
 
-    with_plugin(fp16={"keep_io": False})
+    with_plugin(data=photos, fp16={"keep_io": False})
     succeed("quantize_fp16")
     file = load("models/small/fp16/model.onnx")
     assert file.graph.inputs[0].dtype == ir.DataType.FLOAT16

@@ -15,6 +15,7 @@ from octavo.deploy.selfcheck import reference
 from octavo.files import write_json
 from octavo.layout import MANIFEST
 from octavo.manifest import read_manifest
+from octavo.tasks.detection.families import FAMILIES
 from octavo.tasks.labels import labels_of
 
 __all__ = ["RUNTIME", "package"]
@@ -50,8 +51,9 @@ def package(
         artifact = Artifact(source, read_manifest(source))
         manifest = dict(artifact.manifest) | {
             "labels": labels_of(artifact.task),
-            # What validation told by photos; of a graph that chooses boxes an even grey would tell nothing.
-            "decoder": accuracy.get("decoder"),
+            # What validation told by photos; of a graph that chooses boxes an even grey would tell nothing. Of a graph that was cut
+            # the file has other outputs than those that were read.
+            "decoder": decoder if (decoder := accuracy.get("decoder")) in FAMILIES else None,
             "gates": gates,
             "accuracy": accuracy_of(accuracy, variant),
             "latency": latency_of(latency, variant),

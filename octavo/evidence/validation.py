@@ -21,6 +21,7 @@ from octavo.layout import REFERENCE
 from octavo.params.grammar import Gates, Input, Validate
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
+from octavo.tasks.detection.plugin import Plugin
 from octavo.tasks.registry import SCORES
 from octavo.tasks.score import Score
 
@@ -43,6 +44,7 @@ class Validation:
         selecting: whether the graph chooses rows (`octavo.graph.selection`): fidelity pairs them by what they hold,
             not by their place.
         holdout: datasets whose images are kept apart: they count for no figure but their own.
+        plugin: how `scored` are read where the graph is cut before its suppression; None for outputs of its own.
 
     Attributes:
         images: those so far that are not held out.
@@ -57,6 +59,7 @@ class Validation:
     scored: Sequence[str] | None = ()
     selecting: bool = False
     holdout: Sequence[str] = ()
+    plugin: Plugin | None = None
     fidelity: dict[str, Fidelity] = field(init=False)
     scores: dict[str, Score] = field(init=False)
     images: list[Item] = field(default_factory=list)
@@ -66,7 +69,8 @@ class Validation:
         self.apart = {dataset: replace(self, holdout=(), images=[]) for dataset in self.holdout}
         self.fidelity = {variant: Fidelity() for variant in self.sessions if variant != REFERENCE}
         scorer = SCORES.get(self.task.name) if self.scored is not None else None
-        self.scores = {variant: scorer(self.task, self.spec) for variant in self.sessions} if scorer else {}
+        how = (self.task, self.spec, *([self.plugin] if self.plugin else []))
+        self.scores = {variant: scorer(*how) for variant in self.sessions} if scorer else {}
 
     def run(self, images: Iterable[tuple[Item, np.ndarray]]) -> None:
         """Run every variant on every image.

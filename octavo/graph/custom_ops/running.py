@@ -19,7 +19,7 @@ from onnx_ir.passes import common
 from octavo.errors import SourceError
 from octavo.files import scratch_written_to, sha256_bytes
 from octavo.graph.custom_ops.bodies import Body
-from octavo.graph.custom_ops.cut import Chosen, cut, rejoin, tail
+from octavo.graph.custom_ops.cut import Chosen, cut, reads, rejoin, tail
 from octavo.graph.custom_ops.names import ONNX, isolate, operator, stand_in, to_file
 from octavo.graph.inspect import RUNTIME_DOMAINS
 from octavo.graph.io import load, save
@@ -159,6 +159,12 @@ class CustomOps:
     def compared(self, model: ir.Model) -> list[str]:
         """Names of the tensors by which variants are compared: outputs, and what cut-off operators read."""
         return [value.name or "" for value in self.part(model).graph.outputs]
+
+    def ends(self, model: ir.Model) -> list[ir.Node]:
+        """The operators without a body that a graph is cut before, and that read nothing of what is cut off."""
+        chosen = self._without_body(model)
+        off = tail(model.graph, chosen)
+        return [node for node in off if chosen(node) and not any(value.producer() in off for value in reads(node))]
 
     @contextmanager
     def files(self, paths: Mapping[str, Path], outputs: Sequence[str] = ()) -> Iterator[dict[str, Path]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,19 @@ def families_of(outputs: Outputs, size: Size) -> list[Family]:
     return [family for family in FAMILIES.values() if family.fits(outputs, size) or _allowed(family, outputs, size)]
 
 
-def family_of(outputs: Outputs, size: Size, asked: str = "auto") -> Family:
+def family_of(outputs: Outputs, size: Size, asked: str = "auto", among: Collection[Family] = FAMILIES.values()) -> Family:
     """The family that one image's outputs are read as.
 
     Args:
         outputs: of the FP32 graph, on one image.
         size: (rows, columns) of the network's input.
         asked: `task.decoder`: a key of `FAMILIES`, or `auto` for the first that fits.
+        among: what `auto` chooses among.
 
     Raises:
         DataError: there is no such family, it does not fit, or none does; the message has the shapes found.
     """
-    fitting = [family for family in FAMILIES.values() if family.fits(outputs, size)]
+    fitting = [family for family in among if family.fits(outputs, size)]
     if asked == "auto":
         if fitting:
             return fitting[0]
@@ -67,13 +68,14 @@ class Reading:
 
     Args:
         asked: `task.decoder`.
+        among: the families that it may be, where it is not one of those that files' own outputs are of.
 
     Attributes:
         family: None before the first outputs.
     """
 
-    def __init__(self, asked: str = "auto") -> None:
-        self.asked = asked
+    def __init__(self, asked: str = "auto", among: Collection[Family] | None = None) -> None:
+        self._asked = (asked, FAMILIES.values()) if among is None else ("auto", among)
         self.family: Family | None = None
         self._told = False
 
@@ -89,7 +91,7 @@ class Reading:
         """
         for one in outputs:
             if not self._told:
-                self.family = family_of(one, size, self.asked)
+                self.family = family_of(one, size, *self._asked)
                 self._told = self.family.tells is None or self.family.tells(one, size)
         return self.family
 

@@ -70,13 +70,15 @@ def corners(centre: np.ndarray, size: np.ndarray) -> np.ndarray:
     return np.concatenate([centre - size / 2, centre + size / 2], axis=1)
 
 
-def suppressed(boxes: Boxes, iou: float, most: int) -> Boxes:
+def suppressed(boxes: Boxes, iou: float, most: int, *, across: bool = False, whole: bool = False) -> Boxes:
     """Non-maximum suppression class by class (OpenCV's); a box may come back under several classes.
 
     Args:
         boxes: candidates.
         iou: of two boxes of one class that overlap more, the lower one goes.
         most: how many come back at most.
+        across: boxes of different classes suppress each other, too.
+        whole: a side counts both of the pixels that it ends at, as Caffe has it.
 
     Returns:
         By falling score; of equal ones those first that came first.
@@ -85,20 +87,21 @@ def suppressed(boxes: Boxes, iou: float, most: int) -> Boxes:
     count = _FIRST
     while True:
         # Greedy: no box gives way to one below it, so that the first of the best are the first of all.
-        kept = _survivors(boxes.taken(np.arange(min(count, len(boxes)))), iou)
+        kept = _survivors(boxes.taken(np.arange(min(count, len(boxes)))), iou, across=across, more=int(whole))
         if len(kept) >= most or count >= len(boxes):
             return boxes.taken(kept[:most])
         count *= _MORE
 
 
-def _survivors(boxes: Boxes, iou: float) -> np.ndarray:
-    """Places of the boxes that stay, of some by falling score; ascending."""
-    xywh = np.concatenate([boxes.xyxy[:, :2], boxes.xyxy[:, 2:] - boxes.xyxy[:, :2]], axis=1)
+def _survivors(boxes: Boxes, iou: float, *, across: bool, more: int) -> np.ndarray:
+    """Places of the boxes that stay, of some by falling score; ascending. `more` is added to their sides."""
+    xywh = np.concatenate([boxes.xyxy[:, :2], boxes.xyxy[:, 2:] - boxes.xyxy[:, :2] + more], axis=1)
+    kinds = np.zeros_like(boxes.classes) if across else boxes.classes
     survivors = [np.zeros(0, np.int64)]
     # Class by class: OpenCV's batched form compares every pair of boxes, whatever their classes.
-    for kind in np.unique(boxes.classes):
-        members = np.flatnonzero(boxes.classes == kind)
-        # Whatever is a candidate is above the least score already.
-        kept = cv2.dnn.NMSBoxes(xywh[members], boxes.scores[members].astype(np.float32), 0.0, iou)
+    for kind in np.unique(kinds):
+        members = np.flatnonzero(kinds == kind)
+        # Ranks in place of scores, which may be logits below the least that it takes.
+        kept = cv2.dnn.NMSBoxes(xywh[members], np.arange(len(members), 0, -1, dtype=np.float32), 0.0, iou)
         survivors.append(members[np.asarray(kept, np.int64).reshape(-1)])
     return np.sort(np.concatenate(survivors))

@@ -16,7 +16,7 @@ from octavo.tasks.detection.family import Rows, Size, are_scores, from_one, sigm
 from octavo.tasks.detection.shares import cover
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["Candidates"]
+__all__ = ["Candidates", "centre_and_size"]
 
 # The share of boxes that must be such boxes, and of rows that must be background for a column to be that of it.
 _MOST, _BACKGROUND = 0.99, 0.5
@@ -62,7 +62,7 @@ class Candidates:
         """
         values = {name: _flat(value) for name, value in outputs.items() if value.dtype.kind == "f"}
         for name, boxes in values.items():
-            centred = _coding(boxes, size)
+            centred = centre_and_size(boxes, size)
             if centred is None:
                 continue
             for other, scores, turned in _beside(values, name, len(boxes)):
@@ -93,7 +93,7 @@ def _as_rows(scores: np.ndarray, *, turned: bool) -> np.ndarray:
     return scores.reshape(len(scores), -1) if not turned else scores.T
 
 
-def _coding(boxes: np.ndarray, size: Size) -> bool | None:
+def centre_and_size(boxes: np.ndarray, size: Size) -> bool | None:
     """Whether n x 4 values are boxes by centre and size; False for corners, None where they are none of a grid's."""
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         return None

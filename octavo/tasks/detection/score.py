@@ -12,13 +12,14 @@ from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input
-from octavo.tasks.detection import Reading, detect, families_of, family_of
+from octavo.tasks.detection import Reading, detect, families_of
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family
 from octavo.tasks.detection.matching import SAME, matched
 from octavo.tasks.detection.names import class_names
 from octavo.tasks.detection.picture import drawn_found, drawn_truth
+from octavo.tasks.detection.plugin import Plugin
 from octavo.tasks.detection.resampled import Curves
 from octavo.tasks.outputs import Outputs
 from octavo.tasks.score import Panel, Shown
@@ -28,6 +29,9 @@ __all__ = ["DetectionScore"]
 
 class DetectionScore:
     """Boxes of one variant, image by image; see `octavo.tasks.score.Score`.
+
+    Args:
+        plugin: how outputs are read that are not the file's own, as the graph is cut before an operator; None for the file's own.
 
     Attributes:
         found: the boxes of every image, on the photo, by falling score.
@@ -43,20 +47,20 @@ class DetectionScore:
     needs = ("sure_boxes", "no box of at least `task.sure`: `match_f1` and `gate.agreement` say nothing of boxes that FP32 finds")
     least = 50
 
-    def __init__(self, task: Detection, spec: Input) -> None:
+    def __init__(self, task: Detection, spec: Input, plugin: Plugin | None = None) -> None:
         self.task, self.spec = task, spec
-        self._reading = Reading(task.decoder)
+        self._reading = Reading(task.decoder, plugin.families if plugin else None)
         self.found: list[Boxes] = []
         self.truth: list[Objects | None] = []
 
     @classmethod
-    def classes(cls, task: Detection, outputs: Outputs, size: tuple[int, int]) -> Classes:
+    def classes(cls, task: Detection, outputs: Outputs, size: tuple[int, int], plugin: Plugin | None = None) -> Classes:
         """Names from params.yaml, the number from the outputs where their layout tells it.
 
         Raises:
             DataError: the outputs are of no known family.
         """
-        family = family_of(outputs, size, task.decoder)
+        family = Reading(task.decoder, plugin.families if plugin else None).of(size, outputs)
         names, count = class_names(task), family.classes(outputs, size) if family.classes else None
         others = [] if names is None or count in (None, len(names)) else families_of(outputs, size)
         rivals = tuple(other.name for other in others if other.classes and other.classes(outputs, size) == len(names))

@@ -1,0 +1,242 @@
+"""Reading a graph that is cut before an operator that suppresses boxes (a plugin without a body): as that operator would go on.
+
+TensorRT's EfficientNMS_TRT and BatchedNMS_TRT, MMDeploy's TRTBatchedNMS and their kin read boxes and scores, and say by attributes
+what they make of them. Spellings differ (`iou_threshold`, `iouThreshold`), meanings do not (NVIDIA/TensorRT,
+plugin/efficientNMSPlugin and plugin/batchedNMSPlugin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.params.grammar import Detection
+from octavo.tasks.detection.boxes import CANDIDATES, Boxes, corners, suppressed
+from octavo.tasks.detection.candidates import Candidates, centre_and_size
+from octavo.tasks.detection.family import Family, Size, are_scores, sigmoid
+from octavo.tasks.detection.shares import in_both_units
+from octavo.tasks.outputs import Outputs
+
+__all__ = ["Plugin", "plugin_of"]
+
+# What an attribute is called, without case and underscores.
+_SCORE = ("scorethreshold", "confthreshold", "confidencethreshold")
+_IOU = ("iouthreshold", "nmsthreshold")
+_MOST = ("maxoutputboxes", "keeptopk", "maxdetections", "maxtotalsize")
+_EACH = ("topk", "pretopk", "maxoutputboxesperclass")
+_BACKGROUND = ("backgroundclass", "backgroundlabelid")
+_SIGMOID = ("scoreactivation", "confsigmoid")
+_CENTRED = ("boxcoding", "centerpointbox")
+_AGNOSTIC = ("classagnostic",)
+_NORMALISED = ("isnormalized",)
+# Suppression keeps what overlaps by its bound, the plugins do not.
+_HAIR = 1e-7
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """How a graph is read that ends before such an operator.
+
+    Attributes:
+        reads: the tensors that the operator reads, which the graph puts out.
+        families: in pixels and in shares of the input; the first outputs with boxes tell which.
+    """
+
+    reads: tuple[str, ...]
+    families: tuple[Family, ...]
+
+
+def plugin_of(nodes: Iterable[ir.Node], outputs: Outputs, size: Size, task: Detection) -> Plugin | None:
+    """The first of some operators that suppresses boxes.
+
+    Args:
+        nodes: what the graph is cut before.
+        outputs: of the cut graph, on some image.
+        size: (rows, columns) of the network's input.
+        task: its score, IoU and number of boxes count where the operator has no word for them.
+
+    Returns:
+        None where none reads boxes and their scores: two tensors with a row for each box, by its attributes or by their values.
+    """
+    for node in nodes:
+        suppression = _Suppression.of(node, outputs, size, task)
+        if suppression is not None:
+            return Plugin(suppression.reads, in_both_units(suppression.family(node.op_type)))
+    return None
+
+
+@dataclass(frozen=True)
+class _Suppression:
+    """What one operator does.
+
+    Attributes:
+        boxes, scores: tensors that the graph puts out: n x (1 or c) x 4, and n x c or c x n.
+        anchors: what boxes are corrections to, n x 4, or the tensor that is; None where they are boxes.
+        turned: whether scores are c x n.
+        centred: whether boxes are centre and size, else two corners.
+        logits: whether the sigmoid of scores counts.
+        background: the class that never counts; None where all do.
+        least: score from which a box counts.
+        iou: of two boxes that overlap so much, the lower one goes.
+        most: boxes that come out, at most.
+        each: boxes of a class that are looked at, at most; None where there is no bound.
+        agnostic: whether a box goes for one of another class, too.
+        whole: whether sides are counted in whole pixels, both ends included.
+    """
+
+    boxes: str
+    scores: str
+    anchors: str | np.ndarray | None
+    turned: bool
+    centred: bool
+    logits: bool
+    background: int | None
+    least: float
+    iou: float
+    most: int
+    each: int | None
+    agnostic: bool
+    whole: bool
+
+    @classmethod
+    def of(cls, node: ir.Node, outputs: Outputs, size: Size, task: Detection) -> _Suppression | None:
+        told = {name.lower().replace("_", ""): attribute.value for name, attribute in node.attributes.items()}
+        read = {value.name: outputs[value.name] for value in node.inputs if value is not None and value.name in outputs}
+        found = Candidates.told(read, size)
+        pair = _pair(read) if _one(told, _IOU) is not None else (found.boxes, found.scores) if found else None
+        if pair is None:
+            return None
+        boxes, scores = (_rows(read[name]) for name in pair)
+        alike = found is not None and (found.boxes, found.scores) == pair
+        sigmoids, centred, background = (_one(told, names) for names in (_SIGMOID, _CENTRED, _BACKGROUND))
+        if background is None and alike:
+            background = found.background
+        return cls(
+            *pair,
+            anchors=_anchors(node, pair, read, len(boxes)),
+            turned=len(scores) != len(boxes),
+            centred=bool(centre_and_size(boxes[:, :4], size) if centred is None else centred),
+            logits=not are_scores(scores) if sigmoids is None else bool(sigmoids),
+            background=background if background is not None and background >= 0 else None,
+            least=_or(_one(told, _SCORE), task.score),
+            iou=_or(_one(told, _IOU), task.iou),
+            most=_positive(_one(told, _MOST)) or task.max_detections,
+            each=_positive(_one(told, _EACH)),
+            agnostic=bool(_one(told, _AGNOSTIC)),
+            whole=_one(told, _NORMALISED) == 0,
+        )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.boxes, self.scores, *([self.anchors] if isinstance(self.anchors, str) else []))
+
+    def family(self, op_type: str) -> Family:
+        """In whatever unit boxes are."""
+        return Family(
+            name=f"{op_type}-cut",
+            networks=f"graphs that are cut before {op_type}",
+            layout=f"what {op_type} reads: {' and '.join(self.reads)}",
+            fits=lambda outputs, _: set(self.reads) <= set(outputs),
+            decode=self._decode,
+            overlaps=False,
+            classes=lambda outputs, _: self._scores(outputs).shape[1],
+            background=self.background == 0,
+        )
+
+    def _scores(self, outputs: Outputs) -> np.ndarray:
+        """Of one image, a row for each box and a column for each class."""
+        scores = _rows(outputs[self.scores])
+        return scores.T if self.turned else scores
+
+    def _decode(self, outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG002 - one signature for all families
+        scores = np.nan_to_num(self._scores(outputs).astype(np.float64), nan=-np.inf)
+        scores = sigmoid(scores) if self.logits else scores
+        place, kind = np.nonzero(scores >= self.least)
+        counts = kind != (-1 if self.background is None else self.background)
+        place, kind = _best_of_each(scores, place[counts], kind[counts], self.each)
+        xyxy = self._corners(outputs)
+        found = Boxes.of(xyxy[place, kind if xyxy.shape[1] > 1 else 0], scores[place, kind], kind)
+        found = suppressed(found.best(CANDIDATES), self.iou - _HAIR, self.most, across=self.agnostic, whole=self.whole)
+        return found.taken(found.scores > least)
+
+    def _corners(self, outputs: Outputs) -> np.ndarray:
+        """Of each box, those of all classes or of each, float64: n x (1 or c) x 4."""
+        boxes = _rows(outputs[self.boxes]).astype(np.float64)
+        boxes = boxes.reshape(len(boxes), -1, 4)
+        if self.anchors is not None:
+            anchors = outputs[self.anchors] if isinstance(self.anchors, str) else self.anchors
+            boxes = _moved(boxes, anchors.astype(np.float64).reshape(-1, 1, 4), centred=self.centred)
+        first, second = boxes.reshape(-1, 2, 2).transpose(1, 0, 2)
+        if self.centred:
+            return corners(first, second).reshape(boxes.shape)
+        # Corners may come in either order.
+        return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1).reshape(boxes.shape)
+
+
+def _moved(boxes: np.ndarray, anchors: np.ndarray, *, centred: bool) -> np.ndarray:
+    """Corrections to anchors as boxes of the same coding (`octavo.graph.custom_ops.efficient_nms` has the rule)."""
+    if not centred:
+        first, second = (np.minimum(each[..., :2], each[..., 2:]) for each in (boxes, anchors))
+        low = first + second
+        first, second = (np.maximum(each[..., :2], each[..., 2:]) for each in (boxes, anchors))
+        return np.concatenate([low, first + second], axis=-1)
+    middle = boxes[..., :2] * anchors[..., 2:] + anchors[..., :2]
+    return np.concatenate([middle, anchors[..., 2:] * np.exp(np.minimum(boxes[..., 2:], 50.0))], axis=-1)
+
+
+def _rows(value: np.ndarray) -> np.ndarray:
+    """Of one image, a row for each box."""
+    value = value[0] if value.ndim > 2 and value.shape[0] == 1 else value
+    return value.reshape(len(value), -1)
+
+
+def _pair(read: Mapping[str, np.ndarray]) -> tuple[str, str] | None:
+    """The first tensor of boxes, and the first other one that has scores for them: in this order operators have them."""
+    for name, value in read.items():
+        if value.ndim < 3 or value.shape[-1] != 4:
+            continue
+        count = _rows(value).shape[0]
+        for other, scores in read.items():
+            rows = _rows(scores)
+            if other != name and rows.size > 1 and count in rows.shape and _rows(value).shape[1] in (4, 4 * rows.size // count):
+                return name, other
+    return None
+
+
+def _anchors(node: ir.Node, pair: tuple[str, str], read: Mapping[str, np.ndarray], count: int) -> str | np.ndarray | None:
+    for value in node.inputs:
+        if value is None or value.name in pair:
+            continue
+        tensor = ir.convenience.get_const_tensor(value)
+        shape = read[value.name].shape if value.name in read else tuple(tensor.shape) if tensor is not None else ()
+        if len(shape) > 1 and shape[-1] == 4 and np.prod(shape) == 4 * count:
+            return value.name if value.name in read else tensor.numpy()
+    return None
+
+
+def _best_of_each(scores: np.ndarray, place: np.ndarray, kind: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Of each class at most so many, the surest."""
+    if most is None:
+        return place, kind
+    order = np.lexsort((np.arange(len(place)), -scores[place, kind], kind))
+    ranked = kind[order]
+    rank = np.arange(len(order)) - np.searchsorted(ranked, ranked)
+    kept = np.sort(order[rank < most])
+    return place[kept], kind[kept]
+
+
+def _one(told: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((told[name] for name in names if name in told and isinstance(told[name], (int, float))), None)
+
+
+def _or(value: float | None, other: float) -> float:
+    return other if value is None else float(value)
+
+
+def _positive(value: float | None) -> int | None:
+    """None of what stands for no bound (0, -1)."""
+    return int(value) if value is not None and value > 0 else None
