@@ -40,7 +40,7 @@ ASKED = {
     "speed": "no slower than FP32 (the log of `validate` has the ratio)",
 }
 # Of `retained` without a figure.
-NOTHING_TO_KEEP = "FP32's own metric is 0, of which nothing can be kept"
+NOTHING_TO_KEEP = "FP32's own metric is 0 or next to it, of which nothing can be kept"
 # Records hold six digits: what differs by less cannot be told from equal.
 RESOLUTION = 2e-6
 

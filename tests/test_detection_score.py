@@ -196,23 +196,40 @@ class TestScore:
         validation.run([(photo(self.truth), np.zeros((1, 3, 64, 64), np.float32))] * 2)
         few, *rest = validation.record(Validate())["warning"].split("; ap needs 50 to say much")
         assert few == "2 labelled images"
-        gate = "`gate.retained` fails for every variant, as FP32's own ap is 0"
-        sure = f"FP32 has {DetectionScore.needs[1]}"
-        assert rest == ["" if found else f"; FP32's ap is 0.000: {DetectionScore.doubted[1]}; {sure}; {gate}"]
+        gate = "`gate.retained` fails for every variant: of so little of FP32's own ap nothing can be kept"
+        about = "`match_f1` and `gate.agreement`"
+        none = f"FP32 has no boxes of at least `task.sure`: {about} say nothing of what FP32 finds"
+        some = f"; FP32's boxes of at least `task.sure` are 4; {about} need 50 to say much"
+        assert rest == [some if found else f"; FP32's ap is 0.0000: {DetectionScore.doubted[1]}; {none}; {gate}"]
+
+    def test_of_next_to_nothing_nothing_is_kept(self):
+        """As with other preprocessing than the network's: one right box far behind hundreds of false ones."""
+        corners = [(6 * x, 6 * y) for x in range(10) for y in range(8)]
+        stray = [(x, y, x + 3, y + 3, 0, 0.9 - place / 1000) for place, (x, y) in enumerate(corners)]
+        poor = yolo([*stray, (0, 0, 20, 11, 0, 0.1)])
+        sessions = {name: SimpleNamespace(run_finite=lambda *_: poor) for name in ("fp32", "int8")}
+        validation = Validation(TASK, SPEC, sessions, Feeds("image"))
+        validation.run([(photo(self.truth), np.zeros((1, 3, 64, 64), np.float32))] * 2)
+        record = validation.record(Validate())
+        assert 0 < record["fp32.ap"] == record["int8.ap"] < 0.01
+        assert record["int8.gate.retained"] == "fail"
+        assert "int8.retained" not in record
+        assert record["warning"].endswith("of so little of FP32's own ap nothing can be kept")
 
     def test_of_labels_without_any_object_the_record_does_not_say_that_there_are_no_labels(self):
         validation = Validation(TASK, SPEC, {"fp32": SimpleNamespace(run_finite=lambda *_: self.right)}, Feeds("image"))
         validation.run([(photo(Objects.of([], [])), np.zeros((1, 3, 64, 64), np.float32))] * 2)
         record = validation.record(Validate())
         assert record["labelled"] == 2
-        assert record["warning"] == "2 labelled images, and nothing in them that ap counts: there is none"
+        assert record["warning"].split("; ")[0] == "2 labelled images, and nothing in them that ap counts: there is none"
 
     @pytest.mark.parametrize("count", [2, 50])
     def test_of_images_without_labels_the_record_says_whether_they_are_few(self, count):
         validation = Validation(TASK, SPEC, {"fp32": SimpleNamespace(run_finite=lambda *_: self.right)}, Feeds("image"))
         validation.run([(photo(None), np.zeros((1, 3, 64, 64), np.float32))] * count)
         few = "2 images without labels; fidelity to FP32, all that they tell, needs 50 to say much"
-        assert validation.record(Validate()).get("warning") == (few if count == 2 else None)
+        boxes = "FP32's boxes of at least `task.sure` are 4; `match_f1` and `gate.agreement` need 50 to say much"
+        assert validation.record(Validate()).get("warning") == (f"{few}; {boxes}" if count == 2 else None)
 
     def test_without_annotations_there_is_fidelity_alone(self):
         reference, variant = self.both(self.right, None)

@@ -296,9 +296,10 @@ class TestValidation:
         validation = Validation(TASK, SPEC, sessions, Feeds("image"))
         validation.run(wrong())
         record = validation.record(Validate(bootstrap=200))
-        assert record["warning"].split("; ")[-1] == "`gate.retained` fails for every variant, as FP32's own top1 is 0"
+        gate = "`gate.retained` fails for every variant: of so little of FP32's own top1 nothing can be kept"
+        assert record["warning"].split("; ")[-1] == gate
         (found,) = [one for one in verdicts(record, None) if one.gate == "retained"]
-        assert str(found) == "int8.gate.retained: fail: FP32's own metric is 0, of which nothing can be kept"
+        assert str(found) == "int8.gate.retained: fail: FP32's own metric is 0 or next to it, of which nothing can be kept"
 
     def test_the_order_of_images_changes_nothing(self, sessions):
         records = []

@@ -38,13 +38,16 @@ class Resamples:
     below: np.ndarray
     variants: Mapping[str, tuple[float, np.ndarray]]
 
-    def ratios(self) -> dict[str, Interval | None]:
+    def ratios(self, least: float = 0.0) -> dict[str, Interval | None]:
         """Each variant's metric relative to FP32's, with a percentile interval.
 
+        Args:
+            least: FP32's metric below which a ratio has no meaning: of next to nothing any share is kept by chance.
+
         Returns:
-            None of a variant where there is no unit, or FP32's metric is 0 and a ratio has no meaning.
+            None of a variant where there is no unit, or FP32's metric is 0 or below `least`.
         """
-        if not self.whole:
+        if not self.whole or self.whole < least:
             return dict.fromkeys(self.variants)
         # A resample on which FP32 has nothing right says nothing about the ratio.
         says = self.below > 0

@@ -2,7 +2,7 @@
 
 pass           the estimate holds the bound
 fail           the estimate misses it, and so does the whole 95 % interval (or there is no interval: the figure is exact), or FP32
-               itself has a metric of 0: nothing there can be kept
+               itself has a metric of 0, or one so low that it is likely misread: nothing there can be kept
 inconclusive   the estimate misses it, but the interval reaches it: more images would tell
 no-labels      the gate needs labels and the validation set has none
 """
@@ -20,7 +20,7 @@ def judge(value: float, bound: float) -> str:
 
 
 def judge_interval(interval: Interval | None, bound: float, labelled: int = 1) -> str:
-    """`pass`, `inconclusive`, `fail` or `no-labels` for an estimate with its interval, None where FP32's metric is 0."""
+    """`pass`, `inconclusive`, `fail` or `no-labels` for an estimate with its interval, None where FP32 has nothing to keep."""
     if not labelled:
         return "no-labels"
     if interval is None:

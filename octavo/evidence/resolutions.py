@@ -48,7 +48,7 @@ def at_resolutions(
         figures = sized.figures()
         for variant, values in figures.items():
             of = figures[REFERENCE].get(score.metric) if score else None
-            if of and variant != REFERENCE:
+            if of and of >= sized.least and variant != REFERENCE:
                 values["retained"] = values[score.metric] / of
             found |= {f"{variant}.{named(size)}.{key}": round(values[key], 6) for key in keys if key in values}
     return found

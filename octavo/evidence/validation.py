@@ -161,11 +161,17 @@ class Validation:
         if kept is None:
             return found
         drop = self.scores[REFERENCE].drop
-        for key, intervals in (("retained", kept.ratios()), *([(drop, kept.drops())] if drop else [])):
+        for key, intervals in (("retained", kept.ratios(self.least)), *([(drop, kept.drops())] if drop else [])):
             for variant, interval in intervals.items():
                 if interval is not None:
                     found[variant] |= {key: interval.estimate, f"{key}_low": interval.low, f"{key}_high": interval.high}
         return found
+
+    @property
+    def least(self) -> float:
+        """FP32's metric below which nothing is there to be kept: its outputs are likely misread."""
+        doubted = self.scores[REFERENCE].doubted if self.scores else None
+        return doubted[0] if doubted else 0.0
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """By variant: the task's metrics, and fidelity; of FP32, which agrees with itself, only what says something."""
@@ -188,9 +194,8 @@ class Validation:
     def _gates(self, variant: str, values: Mapping[str, Any], kept: Resamples | None, gates: Gates) -> dict[str, str]:
         truth = self.scores.get(REFERENCE)
         labelled = truth.labelled if truth is not None else 0
-        found = {
-            "gate.retained": judge_interval(kept.ratios()[variant] if kept is not None else None, gates.retained, labelled),
-        }
+        ratio = kept.ratios(self.least)[variant] if kept is not None else None
+        found = {"gate.retained": judge_interval(ratio, gates.retained, labelled)}
         # Class maps of whole numbers have no cosine: `agreement` is about them.
         if "cosine_mean" in values:
             found["gate.similarity"] = judge(values["cosine_mean"], gates.similarity)
@@ -226,11 +231,16 @@ def _warnings(truth: Score, figures: Mapping[str, Any], found: Mapping[str, Any]
     elif labelled and truth.labelled < truth.least:
         yield f"{truth.labelled} labelled images; {truth.metric} needs {truth.least} to say much"
     if truth.doubted is not None and figures.get(truth.metric, 1.0) < truth.doubted[0]:
-        yield f"FP32's {truth.metric} is {figures[truth.metric]:.3f}: {truth.doubted[1]}"
-    if truth.needs is not None and figures.get(truth.needs[0]) == 0:
-        yield f"FP32 has {truth.needs[1]}"
-    if truth.labelled and figures.get(truth.metric) == 0:
-        yield f"`gate.retained` fails for every variant, as FP32's own {truth.metric} is 0"
+        yield f"FP32's {truth.metric} is {figures[truth.metric]:.4f}: {truth.doubted[1]}"
+    if truth.needs is not None and truth.needs.key in figures:
+        count = figures[truth.needs.key]
+        if not count:
+            yield f"FP32 has no {truth.needs.of}: {truth.needs.about} say nothing of what FP32 finds"
+        elif count < truth.needs.least:
+            yield f"FP32's {truth.needs.of} are {count}; {truth.needs.about} need {truth.needs.least} to say much"
+    floor = truth.doubted[0] if truth.doubted else 0.0
+    if truth.labelled and (figures.get(truth.metric) == 0 or figures.get(truth.metric, floor) < floor):
+        yield f"`gate.retained` fails for every variant: of so little of FP32's own {truth.metric} nothing can be kept"
 
 
 def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from octavo.images.dataset import Classes, Item
 from octavo.params.grammar import Input
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["Panel", "Score", "Shown", "View"]
+__all__ = ["Needs", "Panel", "Score", "Shown", "View"]
 
 # Words, and a picture of the size of `Shown.photo`: uint8, rows x columns x 3, RGB.
 Panel = tuple[str, np.ndarray]
@@ -43,6 +43,22 @@ class View(Protocol):
         """What a variant says of one image, held against the labels, or FP32's answer where there are none."""
 
 
+class Needs(NamedTuple):
+    """What figures of agreement are about.
+
+    Attributes:
+        key: of `metrics`, how many there are.
+        of: what is counted, in words.
+        least: how many it takes to say much.
+        about: the figures, in words.
+    """
+
+    key: str
+    of: str
+    least: int
+    about: str
+
+
 class Score(Protocol):
     """Running scores of one variant of a model.
 
@@ -53,8 +69,7 @@ class Score(Protocol):
         drop: the key under which FP32's metric minus the variant's is recorded, with its interval; None where `retained` is enough.
         doubted: FP32's metric below which its outputs are likely misread, and what is in doubt then, in words, for the record's
             warning; None where so low a metric may be right.
-        needs: the key of `metrics` that says how much of FP32's `agrees` is about, and of what that is 0 then, in words, for the
-            record's warning; None where it is never nothing.
+        needs: what of FP32's `agrees` is about, for the record's warning where that is little; None where images tell.
         by_size: the keys of `metrics` that tell objects apart by their size, which further resolutions are chosen by.
         least: labelled images below which the metric is worth little; the record has a warning then.
         labelled: images so far that count for the metric.
@@ -67,7 +82,7 @@ class Score(Protocol):
     agrees: ClassVar[str]
     drop: ClassVar[str | None]
     doubted: ClassVar[tuple[float, str] | None]
-    needs: ClassVar[tuple[str, str] | None]
+    needs: ClassVar[Needs | None]
     by_size: ClassVar[tuple[str, ...]]
     least: ClassVar[int]
     labelled: int
