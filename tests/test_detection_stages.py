@@ -24,6 +24,8 @@ from octavo.images.objects import Objects
 from octavo.images.preprocess import preprocess
 from octavo.params.grammar import Detection, Input, Validate
 from octavo.runtime.session import Session
+from octavo.tasks.detection.boxes import Boxes
+from octavo.tasks.detection.picture import WRONG, drawn_found, drawn_truth
 
 MADE = ("export", "calibrate", "quantize_fp16", "quantize_int8")
 INPUT = {"size": [64, 64], "resize": {"rule": "letterbox", "antialias": False}}
@@ -239,6 +241,42 @@ def test_words_above_a_tall_photo_can_be_read(tmp_path):
     write_pictures(tmp_path / "pictures", validation, 1)
     with Image.open(tmp_path / "pictures/01_tall.jpg") as picture:
         assert picture.size == (3 * 160 + 2 * 6, 320 + 22)
+
+
+def test_a_box_of_a_wrong_class_is_told_from_a_box_too_many():
+    """Both are red; the class that stands at the box tells them apart, at any size of the photo."""
+    truth, names = Objects.of([[10, 40, 60, 80]], [0]), ("cat", "dog", "eel")
+    for side, scale in ((100, 1.0), (400, 1.0), (400, 0.1), (12, 4.0)):
+        photo, drawn = np.zeros((side, side, 3), np.uint8), []
+        for kind, named in ((1, names), (2, names), (1, None)):
+            found = Boxes.of([[10, 40, 60, 80]], [0.5], [kind])
+            words, picture = drawn_found(photo, scale, found, truth, named)
+            assert words == "0 right, 1 false, 1 missed"
+            drawn.append(picture)
+        assert all(picture.shape == photo.shape for picture in drawn)
+        assert (drawn[0] != drawn[1]).any()
+        assert (drawn[0] != drawn[2]).any()
+    # Words of boxes at one place lie beside each other, and on the picture: white on each one's colour.
+    many = Boxes.of([[0, 0, 90, 90]] * 4, [0.9, 0.8, 0.7, 0.6], [0, 1, 2, 3])
+    _, picture = drawn_found(np.zeros((100, 100, 3), np.uint8), 1.0, many, Objects.of([[0, 0, 90, 90]], [0]), names)
+    red = (picture == WRONG).all(axis=2)
+    assert red.sum() > 3 * 300
+    sevens, eights = (
+        drawn_truth(np.zeros((100, 100, 3), np.uint8), 1.0, many, Objects.of([[9, 40, 90, 90]], [kind]), names)[1]
+        for kind in (7, 8)
+    )
+    assert (sevens != eights).any(), "a class without a name has its number"
+
+
+def test_pictures_without_boxes_come_last(tmp_path):
+    sessions = {name: Session(grid_detector().SerializeToString()) for name in ("fp32", "int8")}
+    validation = Validation(Detection(name="detection"), Input.model_validate(INPUT), sessions, Feeds("image"))
+    write_squares(tmp_path, 2, seed=5)
+    Image.new("RGB", (64, 64), "grey").save(tmp_path / "images/0.png")
+    for path in sorted((tmp_path / "images").iterdir()):
+        photo = np.asarray(Image.open(path)).astype(np.float32).transpose(2, 0, 1)[None] / 255
+        validation.run([(Item(path, path.name, path.name, None, Objects.of([], []), (64, 64)), photo)])
+    assert write_pictures(tmp_path / "pictures", validation, 3)[2] == "03_0.jpg"
 
 
 def test_pictures_show_the_worst_first(tmp_path):

@@ -121,4 +121,7 @@ class Score(Protocol):
         """What images.csv shows of one image."""
 
     def likeness(self, reference: Score, place: int) -> float:
-        """How alike this variant and FP32 answer on one image, 1 for alike; pictures show the least alike first."""
+        """How alike this variant and FP32 answer on one image, 1 for alike; pictures show the least alike first.
+
+        Infinite where neither says anything that could be shown.
+        """

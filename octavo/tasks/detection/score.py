@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -136,9 +137,9 @@ class DetectionScore:
         return {"boxes": len(self._sure(place))}
 
     def likeness(self, reference: DetectionScore, place: int) -> float:
-        """`match_f1` of one image, 1 where neither has a sure box."""
+        """`match_f1` of one image; infinite where neither has a sure box."""
         iou, _, boxes = self._compared(reference, place)
-        return 2 * len(iou) / boxes if boxes else 1.0
+        return 2 * len(iou) / boxes if boxes else math.inf
 
     @property
     def views(self) -> tuple[DetectionScore]:
@@ -146,17 +147,22 @@ class DetectionScore:
         return (self,)
 
     def first_panels(self, shown: Shown, outputs: Outputs) -> list[Panel]:
-        """Annotated boxes, coloured by whether a variant found them."""
+        """Annotated boxes, coloured by whether a variant found them, with their classes."""
         truth = shown.item.objects
-        return [] if truth is None else [drawn_truth(shown.photo, shown.scale, self._found(shown.item, outputs), truth)]
+        if truth is None:
+            return []
+        return [drawn_truth(shown.photo, shown.scale, self._found(shown.item, outputs), truth, class_names(self.task))]
 
     def panels(self, shown: Shown, outputs: Outputs, reference: Outputs) -> list[Panel]:
-        """Sure boxes, coloured by whether they are right: by the annotations, or by FP32's boxes where there are none."""
+        """Sure boxes, coloured by whether they are right, with class and score.
+
+        By the annotations, or by FP32's boxes where there are none.
+        """
         truth = shown.item.objects
         if truth is None:
             theirs = self._found(shown.item, reference)
             truth = Objects.of(theirs.xyxy, theirs.classes)
-        return [drawn_found(shown.photo, shown.scale, self._found(shown.item, outputs), truth)]
+        return [drawn_found(shown.photo, shown.scale, self._found(shown.item, outputs), truth, class_names(self.task))]
 
     def _found(self, item: Item, outputs: Outputs) -> Boxes:
         return self._surest(detect(outputs, self.family, Frame.of(*item.shape, self.spec), self.task))
