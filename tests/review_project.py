@@ -64,6 +64,7 @@ def make_project(folder: Path) -> None:
         measured.mkdir(parents=True)
         for name in ("accuracy.json", "latency.json", "tradeoff.csv", "roc.csv"):
             shutil.copy(EVIDENCE / model / name, measured / name)
+        write_resolutions(measured)
     (folder / "evidence.py").write_text(STAGE)
     (folder / "params.yaml").write_text(
         yaml.safe_dump({"models": {model: model_params(model) for model in MODELS}}, sort_keys=False)
@@ -79,11 +80,23 @@ def make_project(folder: Path) -> None:
     commit(folder, "first")
 
 
+def write_resolutions(folder: Path, further: tuple[str, ...] = (), worse: float = 0.0) -> None:
+    """resolutions.csv of what tradeoff.csv has, of the model's own size and further ones."""
+    header, *rows = [line.split(",") for line in (folder / "tradeoff.csv").read_text().splitlines()]
+    lines = ["variant,resolution,accuracy,retained,latency_ms,speedup"]
+    for place, size in enumerate(("own", *further)):
+        for row in rows:
+            one = dict(zip(header, row, strict=True))
+            accuracy, latency = float(one["accuracy"]) - worse - 0.1 * place, float(one["latency_ms"]) / (place + 1)
+            lines.append(f"{one['variant']},{size},{accuracy:.4f},,{latency:.3f},")
+    (folder / "resolutions.csv").write_text("\n".join(lines) + "\n")
+
+
 def _stage() -> dict:
     """The evidence of this project's stages `validate`, `benchmark` and `report`, made by one command."""
     own = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     plots = [one for name in ("validate", "report") for one in own[name]["do"]["plots"]]
-    kept = ("pictures", "roc.csv", "tradeoff.csv")
+    kept = ("pictures", "roc.csv", "tradeoff.csv", "resolutions.csv")
     return {
         "foreach": "${models}",
         "do": {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from repositories import sh
-from review_project import change_params, change_record, commit, make_project
+from review_project import change_params, change_record, commit, make_project, write_resolutions
 
 from octavo.commands import main
 from octavo.errors import ParamsError
@@ -501,6 +501,21 @@ class TestPicturesAndPlots:
             assert sum(max(rgb) - min(rgb) > 60 for _, rgb in colours) > 10
         assert (assets.folder / "road-tradeoff.png").stat().st_size < 200_000
         assert "Changed: `metrics/road/tradeoff.csv`, `metrics/faces/roc.csv` (`--assets FOLDER` draws them" in review()
+
+    def test_where_further_input_sizes_were_measured_their_plot_is_drawn(self, project, assets):
+        folder = Path("metrics/road")
+        write_resolutions(folder, ("32x32", "48x96"))
+        commit(project)
+        write_resolutions(folder, ("32x32", "48x96"), worse=0.05)
+        text = part(review(base="HEAD", assets=assets), "Plots")
+        assert re.findall(r"\((.*?)\)", text) == ["assets/road-resolutions.png"]
+        assert "Filled: the head; rings: the base." in text
+        both = (assets.folder / "road-resolutions.png").read_bytes()
+        # A figure that nobody has measured is no point at zero.
+        path = folder / "resolutions.csv"
+        path.write_text(path.read_text() + "qat,48x96,,,1.0,\n")
+        review(base="HEAD", assets=assets)
+        assert (assets.folder / "road-resolutions.png").read_bytes() == both
 
     def test_points_of_two_hosts_are_never_in_one_plot(self, project, assets):
         path = Path("metrics/road/tradeoff.csv")

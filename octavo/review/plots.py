@@ -1,7 +1,11 @@
-"""DVC's plots that a reviewer wants, as small PNGs: accuracy against latency, and ROC curves, where they changed."""
+"""DVC's plots that a reviewer wants, as small PNGs, where they changed: accuracy against latency, and ROC curves.
+
+Where a model was measured at several input sizes the first is of all of them.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -21,7 +25,9 @@ __all__ = ["section"]
 
 # Pictures at most; pixels of a plot's sides.
 MOST, WIDTH, HEIGHT = 3, 340, 220
-TRADEOFF, ROC = "tradeoff.csv", "roc.csv"
+TRADEOFF, RESOLUTIONS, ROC = "tradeoff.csv", "resolutions.csv", "roc.csv"
+# Of resolutions.csv: the model's own input size, which tradeoff.csv has, too.
+OWN = "own"
 SECONDS = 120
 # A header without rows: stages write it where a plot does not apply.
 ROWS = 2
@@ -64,8 +70,10 @@ def section(head: Side, base: Side | None, models: Sequence[str], assets: Assets
             continue
         model, kind = Path(path).parent.name, Path(path).stem
         parts.append(assets.show(f"{model}-{kind}.png", png, f"{model}: {kind}"))
+        if with_base and path.endswith(RESOLUTIONS):
+            parts.append("Filled: the head; rings: the base.")
     alone = [path for path, with_base in chosen.items() if not with_base]
-    left = [path for path in alone if path.endswith(TRADEOFF)] if base is not None else []
+    left = [path for path in alone if not path.endswith(ROC)] if base is not None else []
     if left:
         parts.append(
             f"Of {', '.join(map(code, left))} the head's points only: the base's latencies were measured elsewhere, or not at all."
@@ -78,7 +86,7 @@ def _chosen(head: Side, base: Side | None, models: Sequence[str]) -> dict[str, b
     found: dict[str, bool] = {}
     for kind in (TRADEOFF, ROC):
         for model in models:
-            path = metrics_dir(model) / kind
+            path = metrics_dir(model) / (RESOLUTIONS if kind == TRADEOFF and _has_sizes(head, model) else kind)
             now, before = head.text(path), base.text(path) if base is not None else None
             if now is None or now == before or len(now.splitlines()) < ROWS:
                 continue
@@ -87,10 +95,16 @@ def _chosen(head: Side, base: Side | None, models: Sequence[str]) -> dict[str, b
             )
             with_base = before is not None and len(before.splitlines()) >= ROWS and comparable
             found[path.as_posix()] = with_base
-    trades = [path for path in found if path.endswith(TRADEOFF)]
+    trades = [path for path in found if not path.endswith(ROC)]
     curves = [path for path in found if path.endswith(ROC)]
     room = MOST - min(1, len(curves))
     return {path: found[path] for path in (*trades[:room], *curves[: MOST - len(trades[:room])])}
+
+
+def _has_sizes(side: Side, model: str) -> bool:
+    """Whether further input sizes were measured: their plot has all points of the one of the model's own."""
+    rows = csv.DictReader((side.text(metrics_dir(model) / RESOLUTIONS) or "").splitlines())
+    return any(row.get("resolution", OWN) != OWN for row in rows)
 
 
 def _specs(paths: Sequence[str], base: str | None, head: str | None) -> dict[str, dict[str, Any]]:
@@ -132,12 +146,17 @@ def _small(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
             encoding.get(axis, {})["scale"] = {"zero": False, "padding": 16}
         spec["mark"] = {"type": "point", "size": 80, "strokeWidth": 2}
         encoding["color"] = {"field": "variant", "type": "nominal", "sort": list(VARIANTS), "scale": {"scheme": "category10"}}
-        # The head's points are filled, the base's are rings around nothing.
-        encoding["shape"] = {
-            "field": "rev",
-            "type": "nominal",
-            "scale": {"domain": ["head", "base"], "range": ["circle", "square"]},
-        }
+        values = [row for row in spec["data"]["values"] if "" not in (row.get(encoding[axis]["field"]) for axis in ("x", "y"))]
+        spec["data"] = {"values": values}
+        # The head's points are filled, the base's are rings around nothing; a shape is a size where there are several.
+        if any(row.get("resolution", OWN) != OWN for row in values):
+            encoding.pop("strokeDash", None)
+        else:
+            encoding["shape"] = {
+                "field": "rev",
+                "type": "nominal",
+                "scale": {"domain": ["head", "base"], "range": ["circle", "square"]},
+            }
         encoding["fillOpacity"] = {"condition": {"test": "datum.rev == 'head'", "value": 0.8}, "value": 0}
         encoding["fill"] = encoding["color"] | {"legend": None}
     return spec
