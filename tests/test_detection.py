@@ -683,6 +683,54 @@ class TestFamilies:
         nothing = {"a": np.zeros(0, np.float32), "b": np.zeros(0, np.int64), "c": np.zeros((0, 4), np.float32)}
         assert len(decoded("torchvision", nothing)) == 0
 
+    def test_torchvision_s_layout_in_shares_is_told_by_the_first_boxes(self):
+        """lufficc's SSD exports so."""
+        outputs = {
+            "boxes": np.float32([[0.25, 0.5, 0.75, 1.02]]), "scores": np.float32([0.9]), "labels": np.array([17])
+        }  # fmt: skip
+        nothing = {name: value[:0] for name, value in outputs.items()}
+        reading = Reading()
+        reading.of((200, 400), nothing)
+        family = reading.of((200, 400), outputs)
+        assert family.name == "torchvision-shares"
+        assert family.background
+        assert family.boxes(outputs, (200, 400), 0.5).xyxy == pytest.approx(np.array([[100, 100, 300, 204]]))
+        assert family_of({**outputs, "boxes": outputs["boxes"] * 100}, (200, 400)).name == "torchvision"
+
+    @pytest.mark.parametrize("classes", [1, 3, 20])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_ssd_that_leaves_decoding_is_read_by_the_priors_that_it_puts_out(self, classes, turned):
+        torch, coder = pytest.importorskip("torch"), pytest.importorskip("torchvision.models.detection._utils").BoxCoder
+        size = (96, 160)
+        places, step = centres(size, (8, 16, 32), 0.5)
+        centre, side = np.repeat(places * step, 4, axis=0) / size[::-1], np.repeat(step, 4, axis=0) / size[::-1]
+        priors = np.float32(np.concatenate([centre, side * np.tile([[1, 1], [1, 2], [2, 1], [3, 3]], (len(places), 1))], axis=1))
+        generator = np.random.default_rng(0)
+        offsets = generator.normal(size=(1, len(priors), 4)).astype(np.float32)
+        logits = generator.normal(size=(1, len(priors), 1 + classes)).astype(np.float32) + 5 * (np.arange(1 + classes) == 0)
+        values = [offsets, np.float32(logits), priors]
+        if turned:
+            # NVIDIA's has channels first.
+            values = [values[0].swapaxes(1, 2), values[1].swapaxes(1, 2), priors[None]]
+        softmax = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+        corners = np.concatenate([priors[:, :2] - priors[:, 2:] / 2, priors[:, :2] + priors[:, 2:] / 2], axis=1)
+        scale = np.float32([160, 96, 160, 96])
+        expected = coder(weights=(10.0, 10.0, 5.0, 5.0)).decode_single(
+            torch.from_numpy(offsets[0]), torch.from_numpy(corners * scale)
+        )
+        for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+            for scores in (values[1], softmax.swapaxes(1, 2) if turned else softmax):
+                each = [values[0], scores, values[2]]
+                outputs = {f"o{place}": each[place] for place in order}
+                family = family_of(outputs, size)
+                assert (family.name, family.classes(outputs, size)) == ("ssd-raw", classes)
+                boxes, found = family.rows(outputs, size)
+                np.testing.assert_allclose(boxes, expected.numpy(), rtol=1e-4, atol=1e-3)
+                np.testing.assert_allclose(found, softmax[0, :, 1:], rtol=1e-4, atol=1e-6)
+        with pytest.raises(DataError) as error:
+            family_of({"loc": values[0], "conf": values[1]}, size)
+        assert "SSD's offsets and logits; put its prior boxes out, too" in error.value.mend
+
     def test_detectron2_s_image_size_is_no_labels(self):
         outputs = {
             "boxes": np.array([[1, 2, 3, 4], [0, 0, 9, 9]], np.float32),

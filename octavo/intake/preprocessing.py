@@ -68,6 +68,13 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     # They were trained on photos of any shape, which a graph of one size is fed stretched.
     "detr": ({"rule": "stretch"}, IMAGENET, "rgb", "DETR and YOLOS take ImageNet's mean and std"),
     "torchvision": ({"rule": "stretch"}, {}, "rgb", "torchvision's detectors take 0..1 and normalise in the graph"),
+    "torchvision-shares": (
+        _STRETCH,
+        {"scale": 1, "mean": [123, 117, 104]},
+        "rgb",
+        "lufficc's SSD takes pixels less 123, 117, 104, stretched",
+    ),
+    "ssd-raw": (_STRETCH, {"scale": 1, "mean": [123, 117, 104]}, "rgb", "SSD with VGG takes pixels less 123, 117, 104, stretched"),
     "paddle": (
         {**_STRETCH, "resample": "bicubic"},
         {},
@@ -94,7 +101,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     ),
 }
 # PaddleDetection's exports and TensorFlow's say nothing of which of their networks they are.
-_FIRM = frozenset(_FAMILIES) - {"paddle", "tensorflow", "tflite", "ssd-yx"}
+_FIRM = frozenset(_FAMILIES) - {"paddle", "tensorflow", "tflite", "ssd-yx", "ssd-raw", "torchvision-shares"}
 # Shorter side over crop, as most classifiers are evaluated: 256 for 224, 342 for 299.
 _CROP = 0.875
 
@@ -143,7 +150,8 @@ def guessed(
         outputs: the graph's; their names tell of TensorFlow.
     """
     # Boxes, scores and labels, chosen by the graph, are of RT-DETR and its kin; MMDeploy's are boxes and labels.
-    family = "rtdetr" if family == "chosen" and len(outputs) == 3 else family and family.removesuffix(SUFFIX)
+    family = "rtdetr" if family == "chosen" and len(outputs) == 3 else family
+    family = family if family is None or family in _FAMILIES else family.removesuffix(SUFFIX)
     resize, numbers, colour, habit, label = _by_kind(task, family, image, size, outputs)
     keys: dict[str, Any] = {"size": list(size), "resize": resize}
     if resize["rule"] == "shorter":

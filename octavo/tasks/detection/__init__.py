@@ -44,9 +44,10 @@ def family_of(outputs: Outputs, size: Size, asked: str = "auto", among: Collecti
         if fitting:
             return fitting[0]
         known = "".join(f"\n  {family.name}: {family.layout}" for family in FAMILIES.values())
+        lacking = next((said for family in among if family.lacks and (said := family.lacks(outputs, size))), None)
         raise DataError(
             f"these outputs are of no known family of detectors: {_shapes(outputs, size)}; known:{known}",
-            "export the graph in one of these layouts, or add a family (octavo/tasks/detection/families)",
+            lacking or "export the graph in one of these layouts, or add a family (octavo/tasks/detection/families)",
         )
     if asked not in FAMILIES:
         raise DataError(f"there is no detector family {asked!r}", f"use `task.decoder: auto`, or one of: {', '.join(FAMILIES)}")

@@ -63,6 +63,7 @@ class Family:
         classes: how many classes one image's outputs tell apart; None where their shapes do not say.
         background: whether class 0 is the background, so that the first class is 1 and an order of classes does not tell theirs.
         overlaps: whether boxes overlap, so that they need suppression.
+        lacks: what outputs that fit no family lack to be this one's, in words; None where they are something else.
         tells: whether one image's outputs tell this family from others that fit; None where they always do. A graph that chooses
             boxes may have found none.
     """
@@ -78,6 +79,7 @@ class Family:
     classes: Callable[[Outputs, Size], int] | None = None
     background: bool = False
     tells: Callable[[Outputs, Size], bool] | None = None
+    lacks: Callable[[Outputs, Size], str | None] | None = None
 
     def boxes(self, outputs: Outputs, size: Size, least: float) -> Boxes:
         """One image's boxes in input pixels, each pair of box and class whose score is above `least`."""

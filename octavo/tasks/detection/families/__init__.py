@@ -12,6 +12,7 @@ from octavo.tasks.detection.families import (
     rtdetr,
     scrfd,
     ssd,
+    ssdraw,
     tensorflow,
     torchvision,
     yolonas,
@@ -34,7 +35,7 @@ FAMILIES = {
     for family in (
         *efficientnms.FAMILIES,
         *tensorflow.FAMILIES,
-        torchvision.FAMILY,
+        *torchvision.FAMILIES,
         *chosen.FAMILIES,
         paddle.FAMILY,
         *yolov7.FAMILIES,
@@ -53,6 +54,7 @@ FAMILIES = {
         retinaface.FAMILY,
         scrfd.FAMILY,
         yunet.FAMILY,
+        ssdraw.FAMILY,
         # Its scores sum to 1, which may be those of a grid in shares, too.
         *ssd.FAMILIES,
         *yolonas.FAMILIES,

@@ -1,6 +1,7 @@
 """Detectors of torchvision (Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS): boxes, labels and scores, suppressed by the graph.
 
-Detectron2's traced ones have the same, and the image's size beside them; their classes begin with 0.
+Detectron2's traced ones have the same, and the image's size beside them; their classes begin with 0. lufficc's SSD has
+boxes in shares.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family, Size
+from octavo.tasks.detection.shares import in_both_units
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILIES"]
 
 
 def _parts(outputs: Outputs, size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -35,12 +37,14 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
     return Boxes.of(boxes, scores, labels).taken(np.nan_to_num(scores, nan=0.0) > least)
 
 
-FAMILY = Family(
-    name="torchvision",
-    networks="Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS of torchvision, and Detectron2's",
-    layout="k x 4 boxes (corners, pixels of the input), k labels (integers, 0 is the background, but of Detectron2), k scores",
-    fits=_fits,
-    decode=_decode,
-    overlaps=False,
-    background=True,
+FAMILIES = in_both_units(
+    Family(
+        name="torchvision",
+        networks="Faster R-CNN, SSD, SSDlite, RetinaNet, FCOS of torchvision, and Detectron2's",
+        layout="k x 4 boxes (corners, pixels of the input), k labels (integers, 0 is the background, but of Detectron2), k scores",
+        fits=_fits,
+        decode=_decode,
+        overlaps=False,
+        background=True,
+    )
 )
