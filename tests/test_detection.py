@@ -544,6 +544,19 @@ class TestFamilies:
         np.testing.assert_allclose(found.scores, np.sort(scores.max(axis=1))[::-1])
         assert sorted(found.classes.tolist()) == sorted(scores.argmax(axis=1).tolist())
 
+    @pytest.mark.parametrize("name", ["logits", "pred_logits"])
+    def test_what_is_called_logits_is_no_score(self, name):
+        """On an image on which they lie in 0 to 1 they are read as on all others."""
+        generator, boxes = np.random.default_rng(0), np.full((1, 100, 4), 0.5, np.float32)
+        for low, high in ((0, 1), (-3, 3)):
+            logits = generator.uniform(low, high, (1, 100, 6)).astype(np.float32)
+            outputs = {name: logits, "pred_boxes": boxes}
+            assert family_of(outputs, SMALL).name == "rtdetr"
+            found = FAMILIES["rtdetr"].boxes(outputs, SMALL, 0)
+            np.testing.assert_allclose(found.scores[0], 1 / (1 + np.exp(-np.float64(logits.max()))), rtol=1e-6)
+        scores = {"scores": logits.clip(0, 1), "pred_boxes": boxes}
+        assert FAMILIES["rtdetr"].boxes(scores, SMALL, 0).scores[0] == 1
+
     def test_suppression_that_found_nothing_is_no_query(self):
         nothing = {"output0": np.zeros((1, 300, 6), np.float32)}
         assert [family.name for family in FAMILIES.values() if family.fits(nothing, SMALL)] == ["yolov10"]

@@ -107,7 +107,9 @@ def _best(boxes: np.ndarray, scores: np.ndarray, size: Size, least: float) -> Bo
 
 def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:
     boxes, scores = _parts(outputs)
-    return _best(boxes, scores if are_scores(scores) else sigmoid(scores), size, least)
+    # Of a network that has learnt little logits lie in 0 to 1, too, on one image and not on the next: exporters' names are surer.
+    logits = any("logit" in name.lower() for name in outputs) or not are_scores(scores)
+    return _best(boxes, sigmoid(scores) if logits else scores, size, least)
 
 
 def _decode_softmax(outputs: Outputs, size: Size, least: float) -> Boxes:
