@@ -156,6 +156,16 @@ class TestUnknown:
         place = outputs["scores"][0].max(axis=1).argmax()
         np.testing.assert_allclose(found.xyxy[0], self.boxes[0, place])
 
+    def test_an_image_without_candidates_has_no_boxes(self):
+        """Where the graph leaves unlikely places out before its plugin."""
+        node = operator("AcmeNMS", ir.val("boxes"), ir.val("scores"), ir.val("bound"), iou_threshold=0.5)
+        outputs = random() | {"bound": np.float32(0.3)}
+        plugin = plugin_of([node], outputs, (SIDE, SIDE), TASK)
+        nothing = {"boxes": outputs["boxes"][:, :0], "scores": outputs["scores"][:, :0]}
+        assert len(plugin.families[0].boxes(outputs, (SIDE, SIDE), 0.1)) > 0
+        assert len(plugin.families[0].boxes(nothing, (SIDE, SIDE), 0.1)) == 0
+        assert plugin_of([node], nothing, (SIDE, SIDE), TASK) is None
+
     def test_what_is_no_suppression_is_left_alone(self):
         noise = np.random.default_rng(0).standard_normal((1, 64, 4)).astype(np.float32)
         for outputs in ({"boxes": noise, "scores": self.scores()}, {"boxes": self.boxes}, {"scores": self.scores()}):

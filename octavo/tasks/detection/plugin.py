@@ -105,7 +105,9 @@ class _Suppression:
     @classmethod
     def of(cls, node: ir.Node, outputs: Outputs, size: Size, task: Detection) -> _Suppression | None:
         told = {name.lower().replace("_", ""): attribute.value for name, attribute in node.attributes.items()}
-        read = {value.name: outputs[value.name] for value in node.inputs if value is not None and value.name in outputs}
+        named = [value.name for value in node.inputs if value is not None and value.name in outputs]
+        # Thresholds and counts are no boxes.
+        read = {name: outputs[name] for name in named if outputs[name].ndim > 1 and outputs[name].size}
         found = Candidates.told(read, size)
         pair = _pair(read) if _one(told, _IOU) is not None else (found.boxes, found.scores) if found else None
         if pair is None:
@@ -166,7 +168,7 @@ class _Suppression:
     def _corners(self, outputs: Outputs) -> np.ndarray:
         """Of each box, those of all classes or of each, float64: n x (1 or c) x 4."""
         boxes = _rows(outputs[self.boxes]).astype(np.float64)
-        boxes = boxes.reshape(len(boxes), -1, 4)
+        boxes = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
         if self.anchors is not None:
             anchors = outputs[self.anchors] if isinstance(self.anchors, str) else self.anchors
             boxes = _moved(boxes, anchors.astype(np.float64).reshape(-1, 1, 4), centred=self.centred)
@@ -191,7 +193,8 @@ def _moved(boxes: np.ndarray, anchors: np.ndarray, *, centred: bool) -> np.ndarr
 def _rows(value: np.ndarray) -> np.ndarray:
     """Of one image, a row for each box."""
     value = value[0] if value.ndim > 2 and value.shape[0] == 1 else value
-    return value.reshape(len(value), -1)
+    # Without rows there is nothing to tell columns by but the shape.
+    return value.reshape(len(value), int(np.prod(value.shape[1:])))
 
 
 def _pair(read: Mapping[str, np.ndarray]) -> tuple[str, str] | None:
