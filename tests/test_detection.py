@@ -743,6 +743,14 @@ class TestFamilies:
         with pytest.raises(DataError) as error:
             family_of({"loc": values[0], "conf": values[1]}, size)
         assert "SSD's offsets and logits; put its prior boxes out, too" in error.value.mend
+        # Of RetinaNet and EfficientDet, whose sigmoid knows no background, neither is said.
+        if classes > 1:
+            sure = generator.normal(-4, 1, values[1].shape).astype(np.float32)
+            with pytest.raises(DataError) as error:
+                family_of({"loc": values[0], "conf": sure}, size)
+            assert "SSD" not in error.value.mend
+            assert not FAMILIES["ssd-raw"].fits({"loc": values[0], "conf": sure, "priors": values[2]}, size)
+            assert family_of({"loc": values[0], "conf": sure, "priors": values[2]}, size, "ssd-raw").name == "ssd-raw"
 
     def test_detectron2_s_image_size_is_no_labels(self):
         outputs = {

@@ -21,6 +21,8 @@ _CENTRES, _SIZES = 0.1, 0.2
 _WIDE, _ROUNDED = 2.0, 0.01
 # Fewer priors are queries of another kind.
 _LEAST = 100
+# The share of rows that are surest of the background, at least: where there is none (RetinaNet, EfficientDet) scores are sigmoid's.
+_MOSTLY = 0.5
 
 
 def _tables(outputs: Outputs) -> list[np.ndarray]:
@@ -42,6 +44,11 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None
     is_first = first.shape[1] == 4 and (second.shape[1] != 4 or _background(first) < _background(second))
     offsets, classes = (first, second) if is_first else (second, first)
     return (offsets, classes, tables[priors[0]]) if offsets.shape[1] == 4 and classes.shape[1] > 1 else None
+
+
+def _fits(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
+    parts = _parts(outputs)
+    return parts is not None and _background(parts[1]) > _MOSTLY
 
 
 def _background(table: np.ndarray) -> float:
@@ -76,6 +83,8 @@ def _lacks(outputs: Outputs, size: Size) -> str | None:
     offsets, others = sorted(tables, key=lambda table: table.shape[1] != 4)
     if offsets.shape[1] != 4 or others.shape[1] < 2 or len(offsets) < _LEAST or len(offsets) == cells(size, (8, 16, 32)):
         return None
+    if max(map(_background, (offsets, others) if others.shape[1] == 4 else (others,))) <= _MOSTLY:
+        return None
     return (
         "they look like SSD's offsets and logits; put its prior boxes out, too: n x 4, centre and size, 0 to 1 (in torch, `return "
         "offsets, logits, priors` from the exported module), or decode boxes and softmax in the graph, which is `ssd`"
@@ -87,7 +96,8 @@ FAMILY = Family(
     networks="SSD whose graph does not decode, ssd.pytorch in its training phase",
     layout="1 x n x 4 offsets, 1 x n x (1 + c) logits (or their softmax), the first that of the background, and n x 4 prior boxes "
     "(centre and size, 0 to 1); or turned (1 x 4 x n); n is 8732 for 300x300",
-    fits=lambda outputs, _: _parts(outputs) is not None,
+    fits=_fits,
+    allows=lambda outputs, _: _parts(outputs) is not None,
     rows=_rows,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1] - 1,
     lacks=_lacks,
