@@ -81,16 +81,51 @@ def test_any_chain_goes_into_the_conv(model):
         ([("Mul", ["c", "k0"], "y", np.ones(6))], ("y",)),
         ([("Mul", ["c", "k0"], "y", 2.0)], ("c", "y")),
         ([("Add", ["c", "c"], "y", None)], ("y",)),
-        ([("Relu", ["c"], "r", None), ("Mul", ["r", "k1"], "y", 2.0)], ("y",)),
+        ([("Relu", ["c"], "r", None), ("Mul", ["r", "k1"], "y", -2.0)], ("y",)),
+        ([("Relu", ["c"], "r", None), ("Mul", ["r", "k1"], "y", [[[2.0]], [[1.0]], [[0.0]], [[3.0]]])], ("y",)),
+        ([("Relu", ["c"], "r", None), ("Div", ["k1", "r"], "y", 2.0)], ("y",)),
+        ([("Relu", ["c"], "r", None), ("Add", ["r", "k1"], "y", 2.0)], ("y",)),
+        ([("Relu", ["c"], "r", None), ("Mul", ["r", "k1"], "y", 2.0)], ("r", "y")),
+        ([("Relu", ["c"], "r", None), ("Mul", ["r", "k1"], "y", 2.0)], ("c", "y")),
         ([("Add", ["c", "k0"], "a", np.full((2, 1, 1, 1), 0.5)), ("Relu", ["a"], "y", None)], ("y",)),
     ],
-    ids=["divided by the Conv", "by zero", "by position", "by column", "an output", "by itself", "behind Relu", "a larger batch"],
+    ids=[
+        "divided by the Conv",
+        "by zero",
+        "by position",
+        "by column",
+        "an output",
+        "by itself",
+        "a sign behind Relu",
+        "a channel that ends",
+        "divided by Relu",
+        "a shift behind Relu",
+        "Relu an output",
+        "cut by Relu, an output",
+        "a larger batch",
+    ],
 )
 def test_what_stays(steps, outputs):
     model = graph(steps, outputs=outputs)
     before = ir.to_proto(model).SerializeToString()
     assert not FoldScalePass()(model).modified
     assert ir.to_proto(model).SerializeToString() == before
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25, np.linspace(0.1, 3, CHANNELS).reshape(-1, 1, 1)])
+@pytest.mark.parametrize(("kind", "first"), [("Mul", True), ("Mul", False), ("Div", True)])
+def test_a_factor_above_0_goes_before_a_relu(factor, kind, first):
+    """HGNetV2's learnable affine blocks: a shift stays where it is."""
+    scaled = (kind, ["r", "k2"] if first else ["k2", "r"], "m", factor)
+    model = graph([("Add", ["c", "k0"], "a", 0.3), ("Relu", ["a"], "r", None), scaled, ("Add", ["m", "k3"], "y", -0.2)])
+    expected = run(model)["y"]
+    FoldScalePass()(model)
+    assert [node.op_type for node in model.graph] == ["Conv", "Relu", "Add"]
+    np.testing.assert_allclose(run(model)["y"], expected, rtol=1e-5, atol=1e-5)
+    # What calibration saw of these is still so; of what the Relu reads it is not.
+    names = {value.name for node in model.graph for value in node.outputs}
+    assert {"m", "y"} < names
+    assert not names & {"c", "a", "r"}
 
 
 def test_a_frozen_batch_norm_as_exporters_write_it_is_one_integer_convolution_with_its_relu():
