@@ -229,7 +229,7 @@ class TestForms:
 
 class TestReaders:
     def test_rows_of_both_are_read_by_their_family(self):
-        _, candidates = readers_of(Detection(name="detection", decoder="efficientnms"), "image")
+        _, candidates, _ = readers_of(Detection(name="detection", decoder="efficientnms"), "image")
         image = {"image": np.zeros((1, 3, 32, 32), np.float32)}
         assert candidates({"y": np.zeros((1, 63, 7), np.float32), "objectness": np.zeros((1, 63), np.float32)}, image)[1].shape == (
             63,
@@ -237,9 +237,9 @@ class TestReaders:
         )
 
     def test_scores_beside_what_is_no_box_are_no_rows(self):
-        _, candidates = readers_of(Detection(name="detection"), "image")
+        _, candidates, _ = readers_of(Detection(name="detection"), "image")
         image = {"image": np.zeros((1, 3, 32, 32), np.float32)}
         assert candidates({"scores": np.zeros((1, 63, 7), np.float32), "boxes": np.zeros((1, 63, 1, 4), np.float32)}, image) is None
 
     def test_other_tasks_have_none(self):
-        assert readers_of(Classification(name="classification"), "image") == (None, None)
+        assert readers_of(Classification(name="classification"), "image") == (None, None, None)

@@ -14,6 +14,7 @@ from octavo.images.dataset import Item, refuse_other_names
 from octavo.images.feeds import Feeds
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input, Validate
+from octavo.tasks.detection import SureBoxes
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.matching import matched, overlaps
@@ -287,3 +288,34 @@ class TestScore:
         named = DetectionScore(TASK.model_copy(update={"classes": ("__background__", "cat")}), SPEC)
         named.update(outputs, outputs, photo(Objects.of([[0, 0, 20, 20]], [1])))
         assert named.metrics(named)["ap.cat"] == pytest.approx(1)
+
+
+class TestSureBoxes:
+    """What `quantize_int8` pairs is what `validate` reports as `match_f1`, though it reads boxes where the network sees them."""
+
+    @pytest.mark.parametrize("rule", ["stretch", "letterbox"])
+    def test_f1_is_that_of_validation(self, rule):
+        generator = np.random.default_rng(0)
+        task, spec = Detection(name="detection"), Input(size=(64, 64), resize={"rule": rule})
+        reading, reference, variant = SureBoxes(task, "image"), DetectionScore(task, spec), DetectionScore(task, spec)
+        pairs = boxes = 0
+        for place in range(8):
+            centres, sizes = generator.uniform(0.4, 0.6, (1, 30, 2)), generator.uniform(0.1, 0.2, (1, 30, 2))
+            true = {"logits": generator.normal(-1, 2, (1, 30, 3)), "pred_boxes": np.concatenate([centres, sizes], axis=2)}
+            moved = {name: value + generator.normal(0, 0.02 * value.std(), value.shape) for name, value in true.items()}
+            # Other queries, and others' order.
+            moved = {name: np.concatenate([value[:, 5:], value[:, :2]], axis=1) for name, value in moved.items()}
+            item = Item(None, str(place), str(place), shape=(120, 160))
+            reference.update(true, true, item)
+            variant.update(moved, true, item)
+            feeds = {"image": np.zeros((1, 3, 64, 64), np.float32)}
+            theirs, mine = (reading.read(outputs, feeds) for outputs in (true, moved))
+            pairs, boxes = pairs + reading.pairs(mine, theirs), boxes + len(mine) + len(theirs)
+        assert 0.5 < 2 * pairs / boxes < 0.98
+        assert 2 * pairs / boxes == pytest.approx(variant.metrics(reference)["match_f1"])
+
+    def test_outputs_of_no_known_family_have_no_boxes(self):
+        feeds, outputs = {"image": np.zeros((1, 3, 64, 64), np.float32)}, {"y": np.zeros((7, 7), np.float32)}
+        assert len(SureBoxes(TASK, "image").read(outputs, feeds)) == 0
+        with pytest.raises(DataError):
+            SureBoxes(Detection(name="detection", decoder="rtdetr"), "image").read(outputs, feeds)

@@ -18,6 +18,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16 import quantize_fp16
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
+from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.emptiness import REASON
 from octavo.runtime.session import Session
 
@@ -161,6 +162,85 @@ def test_layers_behind_a_choice_are_int8_and_measured_on_fp32s_rows():
         truth, got = run(model, {"image": whole["image"]})["boxes"], run(cut, whole)["boxes"]
         assert 10 * np.log10((truth**2).sum() / ((truth - got) ** 2).sum()) > 20
         assert run(result.model, {"image": whole["image"]})["boxes"].shape == truth.shape
+
+
+class LastChosen:
+    """Counts of `chooser(rows)` the last of the rows that FP32 chooses, which are the closest to those that are not chosen."""
+
+    def read(self, outputs, feeds):
+        return outputs["places"][0]
+
+    def pairs(self, mine, theirs):
+        return len(theirs) - 5 * int(np.isin(theirs[-20:], mine, invert=True).sum())
+
+
+def test_layers_go_back_to_float_for_rows_that_int8_does_not_choose_again(monkeypatch):
+    monkeypatch.setitem(globals(), "GENERATOR", np.random.default_rng(5))
+    model, calibration, held_out = chooser(rows=100), feeds(12, 1), feeds(6, 2)
+    model.graph.outputs.append(next(value for node in model.graph for value in node.outputs if value.name == "places"))
+
+    def made(**settings):
+        recipe = Int8(placement="all", fidelity=28, **settings)
+        images = Images(calibration[:4], held_out, sure=LastChosen())
+        result = quantize_static(model, statistics_of(model, calibration), recipe, images)
+        # Those of four images are enough.
+        both = [[LastChosen().read(run(each, feed), feed) for each in (result.model, model)] for feed in held_out[:4]]
+        return result, sum(LastChosen().pairs(*rows) for rows in both) / 400
+
+    (loose, few), (kept, most) = made(repair=False), made()
+    assert loose.measured["db"] > 28
+    assert "found_f1" not in loose.measured
+    # 2.8 % of the boxes are 28 dB.
+    assert few < 1 - 0.0282 < most
+    assert kept.measured["found_f1"] == pytest.approx(most, abs=1e-4)
+    assert kept.measured["db"] > loose.measured["db"]
+    # The file is whole.
+    assert [value.name for value in kept.model.graph.inputs] == ["image"]
+    assert [value.name for value in kept.model.graph.outputs] == ["boxes", "places"]
+
+
+def test_boxes_are_found_behind_the_suppression_that_quantizing_leaves_out():
+    model, calibration, held_out = chooser(rows=100), feeds(12, 1), feeds(6, 2)
+    graph, made = model.graph, {value.name: value for node in model.graph for value in node.outputs}
+    one, few, loose = (
+        ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        for name, array in (
+            ("all_of_them", np.array([1], np.int64)),
+            ("few", np.array([60], np.int64)),
+            ("loose", np.array([0.9], np.float32)),
+        )
+    )
+    for value in (one, few, loose):
+        graph.register_initializer(value)
+    scores = ir.node("Unsqueeze", [made["values"], one], name="class_scores")
+    chosen = ir.node("NonMaxSuppression", [made["boxes"], scores.outputs[0], few, loose], name="suppress")
+    scores.outputs[0].name, chosen.outputs[0].name = "class_scores", "picked"
+    graph.extend([scores, chosen])
+    graph.outputs[:] = [chosen.outputs[0]]
+    InferShapesPass()(model)
+    seen = []
+
+    class Counted:
+        def read(self, outputs, feeds):
+            seen.append(sorted(outputs))
+            return outputs["picked"][:, 2]
+
+        def pairs(self, mine, theirs):
+            return min(len(mine), len(theirs))
+
+    images = Images(calibration[:4], held_out, candidates=lambda outputs, feeds: None, sure=Counted())
+    result = quantize_static(model, statistics_of(model, calibration), Int8(placement="all"), images)
+    assert len(seen) >= 20
+    assert all(names == ["picked"] for names in seen)
+    assert result.measured["found_f1"] > 0.9
+    assert run(result.model, held_out[0])["picked"].shape[1] == 3
+
+
+@pytest.mark.parametrize(("f1", "said"), [(0.9, "F1 of the boxes to FP32's is 0.9 "), (0.93, "")])
+def test_rows_that_no_placement_chooses_again_are_a_warning(f1, said):
+    measured = {"db": 25.0, "fidelity_db": 20.0, "found_f1": f1}
+    found = Int8Result(chooser(), [], measured=measured).warnings(repair=True)
+    assert [said in warning for warning in found] == [True] * bool(said)
 
 
 def test_fp16_is_judged_on_fp32s_choice():

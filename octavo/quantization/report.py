@@ -70,6 +70,7 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("way chosen", str(measured.get("chosen", settings["method"]))),
             ("tensors with channels equalized", str(measured.get("equalized_tensors", 0))),
             *_reached(measured),
+            *_found(measured),
             *_dear(measured),
             *([("computes in float throughout", str(measured["in_float"]))] if "in_float" in measured else []),
             ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),
@@ -91,6 +92,13 @@ def _reached(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         whole = f"{10 ** (-measured['all_int8_db'] / 10):.1%} ({whole})"
         found = f"{measured['expected_loss']:.1%} ({found})"
     return [(f"{what}, all in INT8", whole), (f"{what}, as written", f"{found}, {wanted}")]
+
+
+def _found(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a detector that chooses rows itself, what `octavo.quantization.int8.noise.found` counted."""
+    if "found_f1" not in measured:
+        return []
+    return [("F1 of the boxes to FP32's, by the rows that each chooses", str(measured["found_f1"]))]
 
 
 def _for_calibration(measured: Mapping[str, Any]) -> list[tuple[str, str]]:

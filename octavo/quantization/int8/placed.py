@@ -12,6 +12,7 @@ import onnx_ir as ir
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import Chosen
 from octavo.quantization.int8.noise.fidelity import are_masks, least_of
+from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.pricing.price import Prices
 from octavo.quantization.int8.pricing.trade import Noise
@@ -32,15 +33,26 @@ class Placed:
         placing: what it was placed with.
         alone: noise of each rounding, which it was placed by.
         record: what it was chosen by, for manifests.
+        left: the noise of `ranged`, or what the boxes count as that it does not find again, where this is more.
     """
 
     ranged: Ranged
     placing: Placing
     alone: Noise
     record: dict[str, Any]
+    left: float
 
 
-def placed(chosen: Chosen, prices: Prices, judge: Judge, *, recipe: Int8, last: Sequence[ir.Value], bound: float) -> Placed:
+def placed(
+    chosen: Chosen,
+    prices: Prices,
+    judge: Judge,
+    *,
+    recipe: Int8,
+    last: Sequence[ir.Value],
+    bound: float,
+    found: Found | None = None,
+) -> Placed:
     """The placement of a way.
 
     Args:
@@ -50,21 +62,22 @@ def placed(chosen: Chosen, prices: Prices, judge: Judge, *, recipe: Int8, last: 
         recipe: the `int8:` block.
         last: the outputs of the last layers.
         bound: SQNR in dB that the network is held to.
+        found: of a detector that chooses rows, what tells which boxes it still finds.
     """
     ways = ways_of(recipe, maps=any(map(is_map, last)), measurable=True)
-    count, how = len(judge.samples), {"recipe": recipe, "last": last, "bound": bound}
-    found = _placed(chosen, prices, judge, ways=ways, held_out=count, **how)
-    draft, every = found.ranged.draft, found.ranged.anew
+    count, how = len(judge.samples), {"recipe": recipe, "last": last, "bound": bound, "found": found}
+    once = _placed(chosen, prices, judge, ways=ways, held_out=count, **how)
+    draft, every = once.ranged.draft, once.ranged.anew
     if every is None:
-        return found
+        return once
     every, plan = every.damped(), draft.plan()
     by_image = every.judge_by_image(draft.written(plan, every.heads))
-    label = ", then ".join(filter(None, (chosen.label, found.ranged.ranges)))
+    label = ", then ".join(filter(None, (chosen.label, once.ranged.ranges)))
     chosen = replace(chosen, label=label, noise=float(np.mean(by_image)), by_image=by_image, draft=draft, plan=plan)
-    found = _placed(chosen, prices, every, ways=(), held_out=count, **how)
-    noise = judge.judge(draft.written(found.ranged.plan, judge.heads))
+    anew = _placed(chosen, prices, every, ways=(), held_out=count, **how)
+    noise = judge.judge(draft.written(anew.ranged.plan, judge.heads))
     calibration = {"calibration_images": len(every.samples) - count}
-    return replace(found, ranged=replace(found.ranged, noise=noise), record=found.record | calibration)
+    return replace(anew, ranged=replace(anew.ranged, noise=noise), record=anew.record | calibration, left=noise)
 
 
 def _placed(
@@ -77,11 +90,13 @@ def _placed(
     bound: float,
     ways: Sequence[Way],
     held_out: int,
+    found: Found | None,
 ) -> Placed:
     """The same by any images, of which the last `held_out` are what manifests speak of."""
-    placing = Placing(chosen.draft, chosen.plan, prices)
+    placing = Placing(chosen.draft, chosen.plan, prices, found)
     noise, wanted = chosen.noise, 10 ** (-bound / 10)
-    for_repair = recipe.repair and db_of(noise) < bound
+    left = placing.counting(noise, chosen.plan, wanted)
+    for_repair = recipe.repair and db_of(left) < bound
     alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(last))
     record: dict[str, Any] = {
         "chosen": chosen.label,
@@ -96,13 +111,14 @@ def _placed(
     if plan is not chosen.plan:
         by_image = judge.judge_by_image(chosen.draft.written(plan, judge.heads))
         noise = float(np.mean(by_image))
+        left = placing.counting(noise, plan, wanted)
         record["placed_db"] = db_of(float(np.mean(by_image[-held_out:])))
-    if recipe.repair and db_of(noise) < bound:
+    if recipe.repair and db_of(left) < bound:
         least = least_of(bound) if recipe.fidelity == "auto" else bound
-        settled = placing.settled(plan, noise, judge, alone, (wanted, 10 ** (-least / 10)))
-        noise, plan = settled.noise, settled.plan
+        settled = placing.settled(plan, (left, noise), judge, alone, (wanted, 10 ** (-least / 10)))
+        left, noise, plan = settled.noise, settled.heads, settled.plan
         record |= settled.record(bound)
     ranged = recut(Ranged(chosen.draft, plan, noise), judge, wanted, ways)
     if ranged.ranges:
         record["chosen"] += f", as placed {ranged.ranges}"
-    return Placed(ranged, placing, alone, record)
+    return Placed(ranged, placing, alone, record, left if ranged.plan is plan else ranged.noise)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import images_worth, noise_of
 from octavo.quantization.int8.numbers.stored import WORTH
@@ -38,12 +39,14 @@ class Settled:
     """A placement.
 
     Attributes:
-        noise: as measured.
+        noise: as measured, with what boxes count as that are not found again (`Placing.counting`).
+        heads: the same without them.
         plan: with it.
         dear: where that is more noise than was wanted: how many times the time of what just does what was wanted takes, by prices.
     """
 
     noise: float
+    heads: float
     plan: Plan
     dear: float | None = None
 
@@ -61,10 +64,11 @@ class Placing:
         draft: what plans are made with.
         whole: the plan in which everything that can be is INT8.
         prices: of time.
+        found: of a detector that chooses rows, what tells which boxes it still finds.
     """
 
-    def __init__(self, draft: Draft, whole: Plan, prices: Prices) -> None:
-        self.draft, self.whole, self.prices = draft, whole, prices
+    def __init__(self, draft: Draft, whole: Plan, prices: Prices, found: Found | None = None) -> None:
+        self.draft, self.whole, self.prices, self.found = draft, whole, prices, found
         self.first = set(whole.int8)
         self.chained = draft.target.layout == "kernels"
         self.stored: set[str] = set()
@@ -135,18 +139,27 @@ class Placing:
         self.stored = {unit.main.name for unit in chosen}
         self.prices = self.prices.with_stored(chosen)
 
-    def settled(self, start: Plan, noise: float, judge: Judge, alone: Noise, bounds: tuple[float, float]) -> Settled:
+    def counting(self, noise: float, plan: Plan, wanted: float) -> float:
+        """Noise that a plan leaves at the heads, or what the boxes count as that it does not find again, where this is more; these
+        are not looked for where noise alone is more than wanted.
+        """
+        if self.found is None or noise > wanted:
+            return noise
+        return max(noise, self.found.noise(self.found.f1(self.draft.written(plan))))
+
+    def settled(self, start: Plan, noises: tuple[float, float], judge: Judge, alone: Noise, bounds: tuple[float, float]) -> Settled:
         """The fastest placement that measures well enough, or else the one that measures best; where the fidelity wanted is dear by
         measured times, as much of it as a tenth of time buys, and with `fidelity: auto` more where that costs next to nothing.
 
         Args:
             start: as `fastest` gives it.
-            noise: of `start`, as measured.
+            noises: of `start`, as measured: with boxes that are not found again (`counting`), and without.
             judge: measures.
             alone: noise of each rounding.
             bounds: noise-to-signal ratio wanted, and the most that will do.
         """
         wanted, most = bounds
+        noise, heads = noises[0], {None: noises[1]}
         trade = Trade(self.whole.reasons, self.prices, alone, chained=self.chained)
         first = self._candidate(self.first, trade)
         placements = [units for units in trade.placements(wanted / _BEYOND) if trade.noise_of(units) < first.predicted]
@@ -156,7 +169,10 @@ class Placing:
 
         def measure(place: int) -> float | None:
             plan = plan_of(place)
-            return judge.judge(self.draft.written(plan, judge.heads)) if plan.codes else None
+            if not plan.codes:
+                return None
+            heads[place] = judge.judge(self.draft.written(plan, judge.heads))
+            return self.counting(heads[place], plan, most)
 
         candidates = [self._candidate(units, trade) for units in placements]
         search = Search((first, noise), candidates, measure, self.prices.of(set()))
@@ -164,7 +180,7 @@ class Placing:
         if self.prices.is_measured and self.draft.recipe.fidelity == "auto":
             found = search.closer(found, wanted)
         # Made again: plans hold weights, and of those that were measured one is kept.
-        return Settled(found.noise, start if found.place is None else plan_of(found.place), found.dear)
+        return Settled(found.noise, heads[found.place], start if found.place is None else plan_of(found.place), found.dear)
 
     def _candidate(self, units: set[Unit], trade: Trade) -> Candidate:
         return Candidate(self.prices.of(units), trade.noise_of(units))

@@ -11,6 +11,8 @@ import onnx_ir as ir
 from octavo.files import write_json
 from octavo.layout import GROWTH, SENSITIVITY
 from octavo.quantization.decisions import Decision
+from octavo.quantization.int8.noise.found import Found
+from octavo.quantization.int8.noise.judge import db_of
 from octavo.quantization.int8.pricing.costs import CostTable
 
 __all__ = ["Int8Result"]
@@ -83,10 +85,14 @@ class Int8Result:
                 "goes back to float, and whether `fidelity` holds is not known; `calibrate.held_out` keeps images for that, at "
                 "most a quarter of `calibrate.samples`"
             ]
-        reached, wanted = self.measured.get("db"), self.measured.get("fidelity_db")
-        if reached is None or wanted is None or reached >= wanted:
+        reached, wanted, f1 = (self.measured.get(key) for key in ("db", "fidelity_db", "found_f1"))
+        if reached is None or wanted is None:
             return []
         why = "none of the measured placements is closer" if repair else "`repair: false` gives no layer back to float"
+        if reached >= wanted:
+            lost = db_of(Found.noise(f1)) if f1 is not None else wanted
+            missing = f"F1 of the boxes to FP32's is {f1} on calibration images, which counts as {lost} dB"
+            return [f"{missing}, where `fidelity` asks for {wanted} dB: {why}"] if lost < wanted else []
         lost = self.measured.get("expected_loss")
         found = f"{reached} dB at the heads" if lost is None else f"{lost:.1%} of AP expected to be lost ({reached} dB)"
         return [f"{found} on held-out images, where `fidelity` asks for {wanted} dB: {why}"]

@@ -27,6 +27,7 @@ from octavo.quantization.int8.choice import chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.in_float import Served, served_by
 from octavo.quantization.int8.noise.fidelity import fidelity_of
+from octavo.quantization.int8.noise.found import Found, SureBoxes, found_of
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.numbers.shifts import Attended
@@ -66,6 +67,7 @@ class Images:
         held_out: feeds of images that they were not made from.
         boxes: of a detector, what reads the graph's outputs as boxes: it is judged by these then (`noise.objects`).
         candidates: of a detector, what reads what its own suppression chooses among.
+        sure: of a detector, what reads and pairs the boxes that it finds (`noise.found`).
         together: vectors are compared as wholes (`noise.judge.HeadJudge`), as those of `task: embedding` are.
     """
 
@@ -73,6 +75,7 @@ class Images:
     held_out: Sequence[Feeds]
     boxes: BoxReader | None = None
     candidates: BoxReader | None = None
+    sure: SureBoxes | None = None
     together: bool = False
 
 
@@ -103,13 +106,16 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
     if images is not None:
         images = replace(images, boxes=images.candidates)
     recipe = recipe.model_copy(update={"keep_float": apart.asked(recipe.keep_float)})
-    result = _quantized(apart.part, statistics, recipe, images)
+    result = _quantized(apart.part, statistics, recipe, images, apart)
     return replace(result, model=apart.restored(result.model), decisions=apart.decided(result.decisions, TAIL))
 
 
-def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Images | None) -> Int8Result:
+def _quantized(
+    model: ir.Model, statistics: Statistics, recipe: Int8, images: Images | None, apart: WithoutSuppression | None = None
+) -> Int8Result:
     begun = begin(model, recipe, observes=images is not None and bool(images.calibration))
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
+    found = _found(model, begun, images, apart) if recipe.repair and images is not None and choosers else None
     if images is not None and choosers:
         # What was chosen is fed: such outputs are not read as boxes.
         fed = (with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out))
@@ -147,27 +153,29 @@ def _quantized(model: ir.Model, statistics: Statistics, recipe: Int8, images: Im
         draft = chosen.draft
         plan = Placing(draft, whole, prices).fastest()
     else:
-        found = placed(chosen, prices, judge, recipe=recipe, last=begun.last, bound=bound)
-        draft, plan, noise = found.ranged.draft, found.ranged.plan, found.ranged.noise
-        placing, whole, alone, record = found.placing, found.placing.whole, found.alone, found.record
+        of = placed(chosen, prices, judge, recipe=recipe, last=begun.last, bound=bound, found=found)
+        draft, plan, noise = of.ranged.draft, of.ranged.plan, of.ranged.noise
+        placing, whole, alone, record = of.placing, of.placing.whole, of.alone, of.record
         if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
             served = served_by(
                 model,
                 draft,
                 whole,
-                Served(plan, noise, costs),
+                Served(plan, of.left, costs),
                 stored=placing.stored,
                 rival=placing.float_is_fastest,
                 saved=placing.saved(plan),
                 judge=judge,
                 wanted_db=record["fidelity_db"],
             )
-            plan, noise, costs = served.plan, served.noise, served.costs
+            plan, costs = served.plan, served.costs
             if served.why:
+                noise = served.noise
                 record["in_float"] = served.why
                 if db_of(noise) >= bound:
                     # What of it was too dear in INT8 says nothing of this file.
                     record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
+        record |= {"found_f1": round(found.f1(draft.written(plan)), 4)} if found is not None else {}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
     rows = alone.rows(whole.reasons) if alone is not None else []
@@ -186,6 +194,16 @@ def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe:
     shorten_names(result, model)
     wide = {name for name, scale in plan.scales.items() if scale.zero_point.dtype == np.uint16}
     return result, with_halves(decided(model, plan.reasons, choosers, wide), halves)
+
+
+def _found(model: ir.Model, begun: Begun, images: Images, apart: WithoutSuppression | None) -> Found | None:
+    """What tells which boxes are still found, by the graph's own choices, its suppression behind it where that is `apart`."""
+
+    def whole(made: ir.Model) -> ir.Model:
+        result = released(made, begun.complete, begun.choosers)
+        return apart.restored(result) if apart is not None else result
+
+    return found_of(apart.whole if apart is not None else model, images.held_out, images.calibration, images.sure, whole)
 
 
 def _attended(model: ir.Model, judge: Judge | None, images: Images | None) -> Attended:

@@ -9,14 +9,29 @@ import numpy as np
 
 from octavo.errors import DataError
 from octavo.images.frame import Frame
+from octavo.images.objects import Objects
 from octavo.params.grammar import Detection
 from octavo.tasks.detection.boxes import Boxes, suppressed
 from octavo.tasks.detection.candidates import Candidates
 from octavo.tasks.detection.families import FAMILIES
 from octavo.tasks.detection.family import Family, Rows, Size
+from octavo.tasks.detection.matching import SAME, matched
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILIES", "Boxes", "Family", "Reading", "RowReader", "detect", "families_of", "family_of", "readers_of", "row_reader"]
+__all__ = [
+    "FAMILIES",
+    "Boxes",
+    "Family",
+    "Reading",
+    "RowReader",
+    "SureBoxes",
+    "detect",
+    "families_of",
+    "family_of",
+    "readers_of",
+    "row_reader",
+    "surest",
+]
 
 # From one image's outputs, and what was fed for them, to (corners n x 4, scores n x c); None where they are no rows.
 RowReader = Callable[[Outputs, Mapping[str, np.ndarray]], Rows | None]
@@ -106,9 +121,18 @@ def detect(outputs: Outputs, family: Family, frame: Frame, task: Detection) -> B
         frame: where the photo lay in the input.
         task: score, IoU and number of boxes to keep.
     """
-    found = family.boxes(outputs, frame.input, task.score)
-    kept = suppressed(found, task.iou, task.max_detections) if family.overlaps else found.best(task.max_detections)
-    return kept.on_photo(frame)
+    return _in_input(outputs, family, frame.input, task).on_photo(frame)
+
+
+def _in_input(outputs: Outputs, family: Family, size: Size, task: Detection) -> Boxes:
+    """Boxes in pixels of the network's input, by falling score."""
+    found = family.boxes(outputs, size, task.score)
+    return suppressed(found, task.iou, task.max_detections) if family.overlaps else found.best(task.max_detections)
+
+
+def surest(boxes: Boxes, task: Detection) -> Boxes:
+    """Those to compare and to draw; a box without area, as one beyond the photo's edge, overlaps nothing, not even itself."""
+    return boxes.taken((boxes.scores >= task.sure) & (boxes.xyxy[:, 2:] > boxes.xyxy[:, :2]).all(axis=1))
 
 
 def row_reader(task: Detection, image_input: str, layout: str = "nchw") -> RowReader:
@@ -140,22 +164,57 @@ def row_reader(task: Detection, image_input: str, layout: str = "nchw") -> RowRe
     return read
 
 
+class SureBoxes:
+    """Reads the sure boxes of variants and pairs them, as validation does; in outputs of no known family there are none.
+
+    Args:
+        task: its `decoder` names the family, or the first outputs, FP32's, tell it.
+        image_input: the graph's input that takes the image.
+        layout: of that input, `nchw` or `nhwc`.
+    """
+
+    def __init__(self, task: Detection, image_input: str, layout: str = "nchw") -> None:
+        self._task, self._image_input, self._layout = task, image_input, layout
+        self._reading = Reading(task.decoder)
+
+    def read(self, outputs: Outputs, feeds: Mapping[str, np.ndarray]) -> Boxes:
+        """One image's, in pixels of the network's input, by falling score.
+
+        Raises:
+            DataError: the outputs are not of the family that `decoder` names.
+        """
+        size = _size(feeds[self._image_input], self._layout)
+        try:
+            family = self._reading.of(size, outputs)
+        except DataError:
+            if self._task.decoder != "auto":
+                raise
+            return Boxes.of(np.zeros((0, 4)), np.zeros(0), np.zeros(0))
+        return surest(_in_input(outputs, family, size, self._task), self._task)
+
+    @staticmethod
+    def pairs(mine: Boxes, theirs: Boxes) -> int:
+        """How many of one image's are the same boxes: of one class, at an IoU of 0.5 or more, each once."""
+        return int((matched(mine, Objects.of(theirs.xyxy, theirs.classes), SAME).partner[0] >= 0).sum())
+
+
 def readers_of(
     task: Any, image_input: str, layout: str = "nchw", *, cut: bool = False
-) -> tuple[RowReader | None, RowReader | None]:
-    """What reads a graph's outputs as rows (`row_reader`), and what reads what its own suppression chooses among.
+) -> tuple[RowReader | None, RowReader | None, SureBoxes | None]:
+    """What reads a graph's outputs as rows (`row_reader`), what reads what its own suppression chooses among, and what reads and
+    pairs the boxes that it finds, which is None where it is cut.
 
-    The latter, of the graph cut before it, reads boxes and scores, or one tensor of both as a family writes it; None where the
+    The second, of the graph cut before it, reads boxes and scores, or one tensor of both as a family writes it; None where the
     first outputs, FP32's, are neither.
 
     Args:
-        task: of any kind; both are None where it is no detection.
+        task: of any kind; all are None where it is no detection.
         image_input: the graph's input that takes the image.
         layout: of that input, `nchw` or `nhwc`.
         cut: the outputs are not the file's: it ends in a custom operator, and these are what it reads.
     """
     if not isinstance(task, Detection):
-        return None, None
+        return None, None, None
     whole = row_reader(Detection(name="detection"), image_input, layout)
     told: list[Candidates | None] = []
 
@@ -168,7 +227,9 @@ def readers_of(
         several = sum(value.size > max(value.shape, default=0) for value in outputs.values()) > 1
         return None if several else whole(outputs, feeds)
 
-    return candidates if cut else row_reader(task, image_input, layout), candidates
+    if cut:
+        return candidates, candidates, None
+    return row_reader(task, image_input, layout), candidates, SureBoxes(task, image_input, layout)
 
 
 def _size(image: np.ndarray, layout: str) -> Size:

@@ -13,7 +13,7 @@ from octavo.images.dataset import Classes, Item
 from octavo.images.frame import Frame
 from octavo.images.objects import Objects
 from octavo.params.grammar import Detection, Input
-from octavo.tasks.detection import Reading, detect, families_of
+from octavo.tasks.detection import Reading, detect, families_of, surest
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family
@@ -165,7 +165,7 @@ class DetectionScore:
         return [drawn_found(shown.photo, shown.scale, self._found(shown.item, outputs), truth, class_names(self.task))]
 
     def _found(self, item: Item, outputs: Outputs) -> Boxes:
-        return self._surest(detect(outputs, self.family, Frame.of(*item.shape, self.spec), self.task))
+        return surest(detect(outputs, self.family, Frame.of(*item.shape, self.spec), self.task), self.task)
 
     def _as_truth(self, place: int) -> Objects:
         boxes = self._sure(place)
@@ -181,11 +181,7 @@ class DetectionScore:
         return rows if any((~self.truth[place].crowd).any() for place in rows) else []
 
     def _sure(self, place: int) -> Boxes:
-        return self._surest(self.found[place])
-
-    def _surest(self, boxes: Boxes) -> Boxes:
-        """Those to compare and to draw; a box without area, as one beyond the photo's edge, overlaps nothing, not even itself."""
-        return boxes.taken((boxes.scores >= self.task.sure) & (boxes.xyxy[:, 2:] > boxes.xyxy[:, :2]).all(axis=1))
+        return surest(self.found[place], self.task)
 
     def _compared(self, reference: DetectionScore, place: int) -> tuple[np.ndarray, np.ndarray, int]:
         """(IoU and difference of score of each pair of partners, number of sure boxes of both)."""
