@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from octavo.runtime.lanes import in_lanes
 from octavo.runtime.mapped import session_of
 from octavo.runtime.tensors import images_within
 
@@ -59,11 +60,12 @@ class Found:
     ) -> None:
         self._boxes, self._whole = boxes, whole
         self._samples, self._true = [], []
-        session = session_of(model)
-        for feeds in samples:
-            if sum(map(len, self._true)) < _MANY:
-                self._samples.append(feeds)
-                self._true.append(boxes.read(session.run(feeds), feeds))
+        session = session_of(model, threads=1)
+        for feeds, outputs in zip(samples, in_lanes(session.run, samples), strict=True):
+            self._samples.append(feeds)
+            self._true.append(boxes.read(outputs, feeds))
+            if sum(map(len, self._true)) >= _MANY:
+                break
 
     @property
     def tells(self) -> bool:
@@ -76,8 +78,8 @@ class Found:
         Args:
             made: as written of a placement; it becomes the whole graph.
         """
-        session = session_of(self._whole(made))
-        found = [self._boxes.read(session.run(feeds), feeds) for feeds in self._samples]
+        session = session_of(self._whole(made), threads=1)
+        found = list(in_lanes(lambda feeds: self._boxes.read(session.run(feeds), feeds), self._samples))
         pairs = sum(self._boxes.pairs(mine, theirs) for mine, theirs in zip(found, self._true, strict=True))
         return 2 * pairs / sum(map(len, [*found, *self._true]))
 
