@@ -22,8 +22,9 @@ from octavo.images.frame import Frame
 from octavo.images.input_sizes import further_sizes, refuse_fixed_batch, refuse_fixed_sides, refuse_untaken
 from octavo.images.packaged import locate, make_set
 from octavo.images.preprocess import preprocess
+from octavo.images.purpose import open_images
 from octavo.images.splits import part, pick
-from octavo.params.grammar import ImageSet, Input, ModelSpec, Packaged, Resize, Split
+from octavo.params.grammar import Data, ImageSet, Input, ModelSpec, Packaged, Resize, Split
 from octavo.runtime.session import Session
 
 
@@ -339,6 +340,37 @@ class TestDatasets:
         with pytest.raises(DataError, match=r"lost\.png is a link to .*cache/12/34, which is not there") as caught:
             open_set(ImageSet(format="folder", path=str(tmp_path)), "here")
         assert "dvc checkout" in caught.value.mend
+        assert "on_bad_image: skip" in caught.value.mend
+
+    @pytest.mark.parametrize("format_", ["folder", "imagefolder", "masks"])
+    def test_a_link_to_nothing_is_skipped_where_bad_images_are(self, tmp_path, format_):
+        """It is counted and named, and of calibration's and validation's images it is one, as it would be if it were there."""
+        folder = tmp_path / "images" if format_ == "masks" else tmp_path / "a"
+        write_images(folder, 3, seed=0)
+        if format_ == "masks":
+            (tmp_path / "masks").mkdir()
+            for name in [*(path.name for path in folder.iterdir()), "lost.png"]:
+                Image.fromarray(np.zeros((40, 48), np.uint8)).save(tmp_path / "masks" / name)
+        (folder / "lost.png").symlink_to(tmp_path / "cache/12/34")
+        parts = {"calibration": (0.0, 0.5), "validation": (0.5, 1.0)}
+        sets = {
+            name: {"format": format_, "path": str(tmp_path), "split": {"start": start, "stop": stop}}
+            for name, (start, stop) in parts.items()
+        }
+        data = Data(**sets, on_bad_image="skip")
+        items = [item for name in parts for item in open_images(data, name, "here")]
+        assert len(items) == len({item.sha256 for item in items}) == 4
+        images = Images(items, Input(size=[8, 8]), "skip")
+        assert len(list(images)) == 3
+        assert images.skipped == [f"{folder.name}/lost.png: {folder.name}/lost.png cannot be read: No such file or directory"]
+
+    def test_a_mask_that_a_link_has_lost_is_no_bad_image(self, tmp_path):
+        write_images(tmp_path / "images", 1, seed=0)
+        (tmp_path / "masks").mkdir()
+        (tmp_path / "masks" / next((tmp_path / "images").iterdir()).name).symlink_to(tmp_path / "cache/12")
+        sets = {name: {"format": "masks", "path": str(tmp_path)} for name in ("calibration", "validation")}
+        with pytest.raises(DataError, match=r"\.png is a link to .*cache/12, which is not there"):
+            open_images(Data(**sets, on_bad_image="skip"), "validation", "here")
 
     @pytest.mark.parametrize("format_", ["folder", "imagefolder", "identities"])
     def test_what_a_dot_hides_is_no_part_of_a_set(self, tmp_path, format_):

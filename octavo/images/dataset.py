@@ -10,10 +10,10 @@ import numpy as np
 
 from octavo.errors import DataError, ParamsError
 from octavo.files import sha256_bytes, sha256_file
-from octavo.images.decode import EXTENSIONS, read_image
+from octavo.images.decode import EXTENSIONS, read_image, unread
 from octavo.images.formats import READERS, Classes, Listed
 from octavo.images.formats.landmarks import read_landmarks
-from octavo.images.formats.listed import dataset_folders
+from octavo.images.formats.listed import dataset_folders, is_lost, refuse_lost
 from octavo.images.masks import Mask
 from octavo.images.objects import Objects
 from octavo.images.pairs import Pair
@@ -87,19 +87,26 @@ def open_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
     return cut(list_set(images, where, classes), images, where)
 
 
-def list_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list[Item]:  # noqa: B008 - frozen
+def list_set(
+    images: ImageSet,
+    where: str,
+    classes: Classes = Classes(),  # noqa: B008 - frozen
+    on_bad_image: str = "error",
+) -> list[Item]:
     """All images of a set, as its format has them.
 
     Args:
         images: the set's block of params.yaml.
         where: the block's path (`models.lite0.data.validation`), for errors.
         classes: what is known of the model's classes; labels and objects are held against it.
+        on_bad_image: with `skip` files that cannot be opened are listed, and skipped once they are read (`Images`).
 
     Returns:
         Items in the order of their names.
 
     Raises:
-        DataError: the folder is missing or holds no image, or a label or object lies outside the classes, or the reader refuses it.
+        DataError: the folder is missing or holds no image, a file cannot be opened, a label or object lies outside the classes, or
+            the reader refuses it.
         ParamsError: `task.classes` names more or fewer classes than the model has.
     """
     root = Path(images.path)
@@ -120,17 +127,17 @@ def list_set(images: ImageSet, where: str, classes: Classes = Classes()) -> list
         raise DataError(
             f"{where}.path: {root / min(named)} is named as a head of the task, and metrics have both by name", "rename one of them"
         )
-    items = sorted((_item(image, root, datasets) for image in listed), key=lambda item: item.name)
+    items = sorted((_item(image, root, datasets, on_bad_image) for image in listed), key=lambda item: item.name)
     points = read_landmarks(root, images, [item.name for item in items], where)
     return [replace(item, points=points[item.name]) for item in items] if points else items
 
 
-def _item(image: Listed, root: Path, datasets: Set[str]) -> Item:
+def _item(image: Listed, root: Path, datasets: Set[str], on_bad_image: str) -> Item:
     name = image.path.relative_to(root)
     return Item(
         image.path,
         name.as_posix(),
-        sha256_file(image.path),
+        _content(image.path, on_bad_image),
         image.label,
         image.objects,
         mask=image.mask,
@@ -138,6 +145,17 @@ def _item(image: Listed, root: Path, datasets: Set[str]) -> Item:
         dataset=name.parts[0] if name.parts[0] in datasets else None,
         pairs=image.pairs,
     )
+
+
+def _content(path: Path, on_bad_image: str) -> str:
+    """The hash of a file; of one that cannot be opened and may be skipped, that of where it should be."""
+    try:
+        return sha256_file(path)
+    except OSError as error:
+        if on_bad_image == "skip":
+            return sha256_bytes(str(path.readlink() if is_lost(path) else path).encode())
+        refuse_lost([path], ", or set `data.on_bad_image: skip` in params.yaml")
+        raise unread(path, error) from error
 
 
 def cut(items: list[Item], images: ImageSet, where: str) -> list[Item]:

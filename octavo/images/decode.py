@@ -19,7 +19,18 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from octavo.errors import DataError
 from octavo.params.block import MAX_PIXELS, MOST_PIXELS
 
-__all__ = ["EXTENSIONS", "UNREADABLE", "decode", "is_turned", "opened", "read_image", "read_shape", "refuse_large", "upright"]
+__all__ = [
+    "EXTENSIONS",
+    "UNREADABLE",
+    "decode",
+    "is_turned",
+    "opened",
+    "read_image",
+    "read_shape",
+    "refuse_large",
+    "unread",
+    "upright",
+]
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 # Pillow's names of what files of these names may hold.
@@ -173,4 +184,9 @@ def _bytes(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}", MEND) from error
+        raise unread(path, error) from error
+
+
+def unread(path: str | Path, error: OSError) -> DataError:
+    """What to say of an image file that cannot be opened."""
+    return DataError(f"{path} cannot be read: {error.strerror or error}", MEND)

@@ -46,7 +46,7 @@ def open_images(data: Data, purpose: Purpose, where: str, classes: Classes = Cla
     here = f"{where}.{purpose}"
     if images is None:
         raise ParamsError(f"{here}: this key is missing", f"say which images: `{purpose}: {{format: folder, path: ...}}`")
-    items = [replace(item, max_pixels=data.max_pixels) for item in list_set(images, here, classes)]
+    items = [replace(item, max_pixels=data.max_pixels) for item in list_set(images, here, classes, data.on_bad_image)]
     _refuse_unknown(data, purpose, where)
     held = [item for item in items if _held_out(item, data)]
     rest = [item for item in items if not _held_out(item, data)]

@@ -14,7 +14,18 @@ from octavo.images.objects import Objects
 from octavo.images.pairs import Pair
 from octavo.params.grammar import ImageSet
 
-__all__ = ["GAPS", "Classes", "Listed", "Reader", "dataset_folders", "files_below", "image_files", "images_in", "refuse_lost"]
+__all__ = [
+    "GAPS",
+    "Classes",
+    "Listed",
+    "Reader",
+    "dataset_folders",
+    "files_below",
+    "image_files",
+    "images_in",
+    "is_lost",
+    "refuse_lost",
+]
 
 # Names that stand for no class, where class indices have gaps (torchvision's detectors keep COCO's 91 category ids).
 GAPS = frozenset({"N/A", "__background__"})
@@ -89,10 +100,11 @@ def files_below(root: Path) -> list[Path]:
     """Every file below a folder, by the order of its path; linked folders are looked into, each real one once.
 
     A link to a folder that the set lies in leads nowhere new: it would take in what is beside the set. What a leading dot hides is
-    no part of a set: macOS writes `._photo.jpg` beside each file of an archive, Jupyter copies into `.ipynb_checkpoints`.
+    no part of a set: macOS writes `._photo.jpg` beside each file of an archive, Jupyter copies into `.ipynb_checkpoints`. A link to
+    an image that is lost is a file that cannot be read.
 
     Raises:
-        DataError: a link that is called as an image or an annotation leads to nothing.
+        DataError: a link that is called as an annotation leads to nothing.
     """
     found: list[Path] = []
     around = Path(os.path.realpath(root)).parents
@@ -106,23 +118,30 @@ def files_below(root: Path) -> list[Path]:
             seen.add(real)
             below[:] = [name for name in below if not name.startswith(_HIDDEN)]
             shown = [Path(folder, name) for name in names if not name.startswith(_HIDDEN)]
-            files = [path for path in shown if path.is_file()]
-            if len(files) < len(shown):
-                refuse_lost(path for path in shown if path.suffix.lower() in EXTENSIONS | {".xml"})
-            found += files
+            refuse_lost(path for path in shown if path.suffix.lower() == ".xml")
+            found += [path for path in shown if path.is_file() or (path.suffix.lower() in EXTENSIONS and is_lost(path))]
             waiting += [link for link in (Path(folder, name) for name in sorted(below)) if link.is_symlink()]
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
-def refuse_lost(paths: Iterable[Path]) -> None:
+def is_lost(path: Path) -> bool:
+    """Whether a path is a link to nothing."""
+    return path.is_symlink() and not path.exists()
+
+
+def refuse_lost(paths: Iterable[Path], beside: str = "") -> None:
     """Refuse links to nothing: left out they would be images less, or images without objects, and nobody told.
+
+    Args:
+        paths: of files.
+        beside: another way out, for the error.
 
     Raises:
         DataError: naming the first.
     """
-    lost = next((path for path in paths if path.is_symlink() and not path.exists()), None)
+    lost = next(filter(is_lost, paths), None)
     if lost is not None:
         raise DataError(
             f"{lost} is a link to {lost.readlink()}, which is not there",
-            "put the file there (`dvc checkout` or `dvc pull`, where DVC made the link), or remove the link",
+            "put the file there (`dvc checkout` or `dvc pull`, where DVC made the link), or remove the link" + beside,
         )

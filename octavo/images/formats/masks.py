@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.errors import DataError
-from octavo.images.formats.listed import Classes, Listed, dataset_folders, image_files
+from octavo.images.formats.listed import Classes, Listed, dataset_folders, image_files, refuse_lost
 from octavo.images.formats.places import composed, shown
 from octavo.images.masks import VOID, Mask
 from octavo.params.grammar import HeadMasks, ImageSet
@@ -91,6 +91,7 @@ class _Meaning:
 
 def _pairs(folder: Path, masks_at: Path, where: str) -> list[tuple[Path, Path]]:
     of = {"image": _by_stem(folder / "images", where), "mask": _by_stem(masks_at, where)}
+    refuse_lost(of["mask"].values())
     for one, other in (("image", "mask"), ("mask", "image")):
         alone = [str(of[one][stem]) for stem in of[one] if stem not in of[other]]
         if alone:
