@@ -256,13 +256,9 @@ def of_branches(random: np.random.Generator) -> ir.Model:
     return network(nodes, weights, ["y"], inputs={"x": [1, 4, 32, 32]})
 
 
-@pytest.mark.parametrize(
-    ("settings", "repaired"),
-    [({}, True), ({"method": "percentile"}, True), ({"repair": False}, False)],
-    ids=["auto", "named", "never"],
-)
-def test_layers_in_which_no_range_serves_a_calibration_image_and_the_others_go_back_to_float(settings, repaired):
-    random = np.random.default_rng(4)
+def with_a_strong_image(seed: int) -> tuple[ir.Model, Images, list[dict[str, np.ndarray]]]:
+    """Of branches, images of which the first that calibrates has one far larger value, and others like it."""
+    random = np.random.default_rng(seed)
     model = of_branches(random)
     shapes = (1, 4, 32, 32), (1, 4, 1, 1)
     photos = [0.5 * random.standard_normal(shapes[0]) + random.standard_normal(shapes[1]) for _ in range(40)]
@@ -270,9 +266,18 @@ def test_layers_in_which_no_range_serves_a_calibration_image_and_the_others_go_b
     strong = [{"x": feed["x"].copy()} for feed in (feeds[0], *feeds[32:])]
     for feed in strong:
         feed["x"][0, 0, 5, 7] = 3000
-    counted, held_out = [strong[0], *feeds[1:24]], feeds[24:32]
+    return model, Images([strong[0], *feeds[1:24]], feeds[24:32]), strong[1:]
+
+
+@pytest.mark.parametrize(
+    ("settings", "repaired"),
+    [({}, True), ({"method": "percentile"}, True), ({"repair": False}, False)],
+    ids=["auto", "named", "never"],
+)
+def test_layers_in_which_no_range_serves_a_calibration_image_and_the_others_go_back_to_float(settings, repaired):
+    model, images, strong = with_a_strong_image(4)
     recipe = Int8(placement="all", **settings)
-    result = quantize_static(model, graphs.statistics_of(model, counted), recipe, Images(counted, held_out))
+    result = quantize_static(model, graphs.statistics_of(model, images.calibration), recipe, images)
     # Percentiles cut the one image down, all else makes nothing of the others.
     assert max(result.measured["tried_db"].get(way, 0.0) for way in ("mse", "minmax")) < 20
     assert result.measured["chosen"].startswith("percentile")
@@ -282,7 +287,23 @@ def test_layers_in_which_no_range_serves_a_calibration_image_and_the_others_go_b
     assert int8.isdisjoint(["rare", "rare2", "rare.mean"]) == repaired
     assert ("calibration_images" in result.measured) == repaired
     # Of other images like it.
-    assert (graphs.sqnr(model, result.model, strong[1:])["y"] > 30) == repaired
+    assert (graphs.sqnr(model, result.model, strong)["y"] > 30) == repaired
+
+
+def test_layers_go_back_until_held_out_images_do_by_themselves_where_calibration_images_count_too(monkeypatch):
+    """All of a network went back to float where these were a little short of what they and calibration images have together."""
+    model, images, _ = with_a_strong_image(8)
+    settled, found = Placing.settled, []
+
+    def watched(placing: Placing, *given: object) -> Settled:
+        found.append(settled(placing, *given))
+        return found[-1]
+
+    monkeypatch.setattr(Placing, "settled", watched)
+    result = quantize_static(model, graphs.statistics_of(model, images.calibration), Int8(placement="all"), images)
+    assert "calibration_images" in result.measured
+    # What makes it final is the noise of held-out images alone.
+    assert db_of(found[-1].noise) <= result.measured["db"]
 
 
 def test_noise_on_images_with_more_signal_than_others_counts_less_where_it_is_damped():
@@ -303,6 +324,12 @@ def test_noise_on_images_with_more_signal_than_others_counts_less_where_it_is_da
     assert unusual.damped().only([2]).noise_by_image(got[2:]) == damped[2:]
     # Of other images, too.
     assert unusual.damped().on(model, unusual.samples[1:]).noise_by_image(got[1:]) == damped[1:]
+    # Those that must do by themselves count as they are.
+    assert unusual.damped().total(damped) == pytest.approx(np.mean(damped))
+    assert unusual.damped().with_apart(2).total(damped) == pytest.approx(np.mean(plain[1:]))
+    assert unusual.damped().with_apart(1).total([9 * damped[0], *damped[1:]]) == pytest.approx(
+        np.mean([9 * damped[0], *damped[1:]])
+    )
 
 
 @pytest.mark.parametrize("most", [3, 24])

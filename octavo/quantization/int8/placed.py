@@ -70,10 +70,11 @@ def placed(
     draft, every = once.ranged.draft, once.ranged.anew
     if every is None:
         return once
-    every, plan = every.damped(), draft.plan()
+    # Held-out images must do by themselves, too: it is by these that the file is accepted or all of it goes back to float.
+    every, plan = every.damped().with_apart(count), draft.plan()
     by_image = every.judge_by_image(draft.written(plan, every.heads))
     label = ", then ".join(filter(None, (chosen.label, once.ranged.ranges)))
-    chosen = replace(chosen, label=label, noise=float(np.mean(by_image)), by_image=by_image, draft=draft, plan=plan)
+    chosen = replace(chosen, label=label, noise=every.total(by_image), by_image=by_image, draft=draft, plan=plan)
     anew = _placed(chosen, prices, every, ways=(), held_out=count, **how)
     noise = judge.judge(draft.written(anew.ranged.plan, judge.heads))
     calibration = {"calibration_images": len(every.samples) - count}
@@ -110,7 +111,7 @@ def _placed(
     plan = placing.fastest()
     if plan is not chosen.plan:
         by_image = judge.judge_by_image(chosen.draft.written(plan, judge.heads))
-        noise = float(np.mean(by_image))
+        noise = judge.total(by_image)
         left = placing.counting(noise, plan, wanted)
         record["placed_db"] = db_of(float(np.mean(by_image[-held_out:])))
     if recipe.repair and db_of(left) < bound:

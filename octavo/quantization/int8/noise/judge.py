@@ -62,9 +62,11 @@ class Judge(ABC):
 
     Attributes:
         attends: whether some places of heads count more than others (`attended`).
+        apart: how many samples, the last ones, have to do by themselves as well as all together (`with_apart`).
     """
 
     attends = False
+    apart = 0
     # FP32's results on each sample.
     _true: list[Any]
 
@@ -75,15 +77,21 @@ class Judge(ABC):
 
     def on(self, model: ir.Model, samples: Sequence[Mapping[str, np.ndarray]]) -> Self:
         """The same measure, held against another form of the float network: equalized ones differ by what their bounds cut off."""
-        other = copy(self)
+        other = self.with_apart(0)
         other.samples = list(samples)
         other._hold(other._results(model))
         return other
 
     def only(self, places: Sequence[int]) -> Self:
         """The same measure on some of its samples."""
-        other = copy(self)
+        other = self.with_apart(0)
         other.samples, other._true = [self.samples[place] for place in places], [self._true[place] for place in places]
+        return other
+
+    def with_apart(self, apart: int) -> Self:
+        """The same measure, by which the last `apart` samples make as much noise as all if they make more (`total`)."""
+        other = copy(self)
+        other.apart = apart
         return other
 
     @property
@@ -98,6 +106,10 @@ class Judge(ABC):
     def damped(self) -> Self:
         """The same measure, but noise on samples with more signal than others counts less, where signal is told."""
         return self
+
+    def undamped(self, by_image: Sequence[float]) -> list[float]:
+        """Noise of each sample as it is without `damped`."""
+        return list(by_image)
 
     def attended(self) -> dict[str, list[np.ndarray]]:
         """Of heads of which not all places count alike, how much each does: by head, for each sample, with one channel."""
@@ -130,7 +142,12 @@ class Judge(ABC):
 
     def judge(self, quantized: ir.Model) -> float:
         """Noise of a graph that puts out the heads, on all samples."""
-        return float(np.mean(self.judge_by_image(quantized)))
+        return self.total(self.judge_by_image(quantized))
+
+    def total(self, by_image: Sequence[float]) -> float:
+        """What the noise of all samples comes to: its mean, or that of the samples held `apart`, undamped, if it is more."""
+        mean = float(np.mean(by_image))
+        return max(mean, float(np.mean(self.undamped(by_image)[-self.apart :]))) if self.apart else mean
 
     def judge_by_image(self, quantized: ir.Model) -> list[float]:
         """Noise of a graph that puts out the heads, on each sample."""
@@ -219,8 +236,15 @@ class HeadJudge(Judge):
     def noises(self, results: Iterable[Mapping[str, np.ndarray]]) -> Iterator[float]:
         """Mean noise-to-signal ratio over channels and the heads that hold something, of each image."""
         for wanted, got in zip(self._true, results, strict=False):
-            more = max(1.0, self._ratio(wanted, self._middle)) if self._damped else 1.0
-            yield self._ratio(wanted, got) / float(np.sqrt(more))
+            yield self._ratio(wanted, got) / self._damping(wanted)
+
+    def undamped(self, by_image: Sequence[float]) -> list[float]:
+        """Noise of each sample as it is without `damped`."""
+        return [noise * self._damping(wanted) for noise, wanted in zip(by_image, self._true, strict=True)]
+
+    def _damping(self, wanted: Mapping[str, np.ndarray]) -> float:
+        """How many times less the noise on an image counts."""
+        return float(np.sqrt(max(1.0, self._ratio(wanted, self._middle)))) if self._damped else 1.0
 
     @property
     def tells_signal(self) -> bool:
