@@ -395,14 +395,15 @@ def test_other_padding_stays(model, why):
 
 
 @pytest.mark.parametrize(("strides", "pads"), [([1, 1], [0, 0, 1, 1]), ([2, 2], [1, 1, 1, 1]), ([2, 1], [2, 0, 1, 3])])
-@pytest.mark.parametrize("own", [None, [0, 0, 0, 0]])
-def test_onnx_runtime_leaves_zeros_before_a_maximum_alone(strides, pads, own):
+@pytest.mark.parametrize("own", [None, [0, 0, 0, 0], [1, 0, 2, 1]])
+@pytest.mark.parametrize("value", [0.0, None])
+def test_onnx_runtime_leaves_zeros_before_a_maximum_alone(strides, pads, own, value):
     """Values below zero at the border, as behind YOLOv3-tiny's LeakyRelu."""
-    model = padded(0.0, "MaxPool", pads, strides=strides, **({"pads": own} if own else {}))
+    model = padded(value, "MaxPool", pads, strides=strides, **({"pads": own} if own else {}))
     image = {"x": IMAGE["x"] - 5}
     expected = run(model, image, optimization="off")["y"]
     assert expected.max() == 0
-    if max(pads) < 3:
+    if all(more + mine < 3 for more, mine in zip(pads, own or pads[:0] or [0] * 4, strict=True)):
         assert not np.array_equal(run(model, image)["y"], expected), "ONNX Runtime has mended PadFusion: the pass can go"
     else:
         with pytest.raises(ModelRunError, match="Pad should be smaller than kernel"):
@@ -422,6 +423,9 @@ def test_onnx_runtime_leaves_zeros_before_a_maximum_alone(strides, pads, own):
         ("AveragePool", [0, 0, 1, 1], {"ceil_mode": 1, "kernel_shape": [2, 2], "strides": [2, 2]}),
         ("AveragePool", [1, 2, 0, 1], {"kernel_shape": [2, 2]}),
         ("AveragePool", [1, 3, 0, 1], {"count_include_pad": 1}),
+        ("MaxPool", [0, 0, 1, 1], {"ceil_mode": 1, "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ("AveragePool", [1, 3, 0, 1], {"pads": [1, 1, 1, 1]}),
+        ("AveragePool", [2, 0, 1, 1], {"pads": [1, 1, 1, 1], "ceil_mode": 1, "strides": [2, 2]}),
     ],
 )
 def test_zeros_before_other_pools_are_left_alone_too(behind, pads, settings_):
@@ -436,10 +440,28 @@ def test_zeros_before_other_pools_are_left_alone_too(behind, pads, settings_):
 
 @pytest.mark.parametrize(
     ("behind", "settings_"),
-    [("MaxPool", {"pads": [1, 0, 0, 0]}), ("MaxPool", {"auto_pad": "SAME_UPPER"}), ("AveragePool", {})],
+    [("MaxPool", {"auto_pad": "SAME_UPPER"}), ("AveragePool", {}), ("AveragePool", {"pads": [1, 0, 1, 0]})],
 )
-def test_a_pool_that_pads_itself_and_means_of_fewer_zeros_than_the_kernel_stay_as_they_are(behind, settings_):
+def test_a_pool_that_is_padded_by_its_size_and_means_of_fewer_zeros_than_the_kernel_stay_as_they_are(behind, settings_):
     assert not PadApartPass()(padded(0.0, behind, [1, 1, 1, 1], **settings_)).modified
+
+
+@pytest.mark.parametrize("own", [None, [1, 1, 1, 1]])
+def test_zeros_before_a_maximum_are_those_of_the_graph_in_int8_too(own):
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        oh.make_node("Pad", ["c", "pads"], ["wide"], "pad"),
+        oh.make_node("MaxPool", ["wide"], ["m"], "pool", kernel_shape=[3, 3], strides=[2, 2], **({"pads": own} if own else {})),
+        oh.make_node("Conv", ["m", "v"], ["y"], "behind"),
+    ]
+    weights = {
+        name: GENERATOR.standard_normal(shape).astype(np.float32) for name, shape in (("w", (4, 3, 3, 3)), ("v", (4, 4, 1, 1)))
+    }
+    model = network(nodes, weights | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, ["y"])
+    clean(model, 18)
+    result = quantize_static(model, statistics_of(model, [IMAGE]), Int8())
+    assert {one.precision for one in result.decisions} == {"int8"}
+    assert sqnr(model, result.model, [IMAGE])["y"] > 30
 
 
 def test_a_pad_with_two_readers_stays():
