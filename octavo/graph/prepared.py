@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from octavo.graph.io import copied
@@ -16,6 +18,7 @@ from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
 from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
 from octavo.graph.passes.affine.prelu_to_max import PReluToMaxPass
 from octavo.graph.passes.affine.rows_first import RowsFirstPass
+from octavo.graph.passes.cleaning.computed_once import ComputedOncePass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_all_axes import PadAllAxesPass
 from octavo.graph.passes.cleaning.resize_all_axes import ResizeAllAxesPass
@@ -36,7 +39,14 @@ from octavo.graph.passes.spelled.prelu import PReluPass
 __all__ = ["prepared"]
 
 
-def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True, fuses: bool = False) -> ir.Model:
+def prepared(
+    model: ir.Model,
+    opset: int = 0,
+    *,
+    depthwise_norms: bool = True,
+    fuses: bool = False,
+    kept: Collection[str] = (),
+) -> ir.Model:
     """A copy of an FP32 graph, rewritten exactly into what has integer kernels.
 
     Args:
@@ -45,11 +55,13 @@ def prepared(model: ir.Model, opset: int = 0, *, depthwise_norms: bool = True, f
         depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`), and so does
             Neg before layers.
         fuses: layers take in all norms and activations behind them (`BendBeforeConcatPass`, `PReluToMaxPass`).
+        kept: names of nodes that stay apart from others that do the same.
     """
     ready = copied(model)
     OpsetUpPass(opset)(ready)
     ready.ir_version = max(ready.ir_version, ir_version_for(ready, opset))
-    # Before all that looks for activations.
+    # Before all that looks for several nodes.
+    ComputedOncePass(kept)(ready)
     PReluPass()(ready)
     MaxMinToClipPass()(ready)
     ready = with_gelu(ready)
