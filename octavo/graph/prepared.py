@@ -35,6 +35,7 @@ from octavo.graph.passes.spelled.hard_swish import HardSwishPass
 from octavo.graph.passes.spelled.layer_norm import LayerNormPass
 from octavo.graph.passes.spelled.max_min_to_clip import MaxMinToClipPass
 from octavo.graph.passes.spelled.prelu import PReluPass
+from octavo.graph.passes.spelled.variance import VariancePass
 
 __all__ = ["prepared"]
 
@@ -60,7 +61,8 @@ def prepared(
     ready = copied(model)
     OpsetUpPass(opset)(ready)
     ready.ir_version = max(ready.ir_version, ir_version_for(ready, opset))
-    # Before all that looks for several nodes.
+    VariancePass()(ready)
+    # Before all that looks for several nodes, and behind what made deviations that are there already.
     ComputedOncePass(kept)(ready)
     PReluPass()(ready)
     MaxMinToClipPass()(ready)

@@ -11,6 +11,7 @@ from octavo.graph.passes.arithmetic import is_op, number, replace_last
 from octavo.graph.passes.folding import is_private
 from octavo.graph.passes.node_pass import SpelledPass
 from octavo.graph.passes.qdq import constant_of, new_constant
+from octavo.graph.passes.spelled.variance import squared
 
 __all__ = ["LayerNormPass"]
 
@@ -121,12 +122,7 @@ def _less_mean(difference: ir.Value) -> tuple[ir.Value, int] | None:
 
 
 def _squared(model: ir.Model, value: ir.Value) -> ir.Value | None:
-    node = value.producer()
-    if not is_private(model, value):
-        return None
-    if is_op(node, "Pow") and number(node.inputs[1]) == 2:
-        return node.inputs[0]
-    return node.inputs[0] if is_op(node, "Mul") and node.inputs[0] is node.inputs[1] else None
+    return squared(value) if is_private(model, value) else None
 
 
 def _mean_from(value: ir.Value) -> int | None:
