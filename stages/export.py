@@ -66,7 +66,7 @@ def main() -> None:
         selecting = selects(fetched.model)
         tensors = [tensor for _, tensor in samples]
         if not isinstance(shape[0], int):
-            refuse_mixed_batch(answer, tensors, outputs, selecting=selecting)
+            refuse_mixed_batch(answer, tensors, outputs, selecting=selecting, own=None if spec.source.dynamic_batch else shape[0])
         if spec.source.kind == "onnx" and not custom.bodies:
             file = spec.source.file
             made["notes"] += compare_with_file(file, fetched.input_name, spec.input, tensors, outputs, selecting=selecting)

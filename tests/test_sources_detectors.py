@@ -277,5 +277,8 @@ def test_images_in_one_batch_are_held_against_each_alone_where_outputs_have_no_r
 
     alone = [run(image) for image in images]
     refuse_mixed_batch(run, images, alone, selecting=True)
+    with pytest.raises(SourceError, match="the file has an open batch and mixes its images") as caught:
+        refuse_mixed_batch(lambda batch: run(batch, mix=0.5), images, alone, selecting=True, own="N")
+    assert "make_dynamic_shape_fixed --dim_param N --dim_value 1" in caught.value.mend
     with pytest.raises(SourceError, match="fixed batch size inside"):
         refuse_mixed_batch(lambda batch: run(batch, mix=0.5), images, alone, selecting=True)

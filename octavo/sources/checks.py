@@ -254,7 +254,14 @@ def _same_rows(pairs: Sequence[tuple[Outputs, Outputs]]) -> tuple[list[tuple[Out
     return kept, same / total if total else 1.0
 
 
-def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequence[Outputs], *, selecting: bool = False) -> None:
+def refuse_mixed_batch(
+    run: Run,
+    tensors: Sequence[np.ndarray],
+    outputs: Sequence[Outputs],
+    *,
+    selecting: bool = False,
+    own: object = None,
+) -> None:
     """Two images in one batch must come out as they do alone; for graphs whose batch dimension is dynamic.
 
     A graph whose fixed batch was made dynamic can still hold a Reshape that mixes images; only running it shows that.
@@ -264,10 +271,18 @@ def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequenc
         tensors: real images, batch dimension 1.
         outputs: the graph's outputs on each alone.
         selecting: as in `compare_with_reference`.
+        own: what the file itself calls its batch, where that is open without `source.dynamic_batch`.
 
     Raises:
         SourceError: an output differs.
     """
+    inside, mend = "the graph has a fixed batch size inside", "set `source.dynamic_batch: false`"
+    if own is not None:
+        inside = "the file has an open batch and mixes its images"
+        mend = (
+            f"make a file of it that takes one image: `python -m onnxruntime.tools.make_dynamic_shape_fixed --dim_param {own} "
+            "--dim_value 1 in.onnx out.onnx`, and name that one in `source.file`"
+        )
     if len(tensors) < 2 or tensors[0].shape != tensors[1].shape:
         return  # `resize.stride`: photos of different shapes never come in one batch
     both = run(np.concatenate(tensors[:2]))
@@ -276,8 +291,8 @@ def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequenc
     if pairs and _in_rows(pairs):
         if _same_rows(pairs)[1] < SAME_ROWS:
             raise SourceError(
-                "the rows of two images in one batch are not those that each gives alone: the graph has a fixed batch size inside",
-                "set `source.dynamic_batch: false`",
+                f"the rows of two images in one batch are not those that each gives alone: {inside}",
+                mend,
             )
         return
     for name, value in both.items():
@@ -288,6 +303,6 @@ def refuse_mixed_batch(run: Run, tensors: Sequence[np.ndarray], outputs: Sequenc
         scale = max(float(np.abs(single).max(initial=0.0)) for single in alone)
         if expected is None or expected.shape != value.shape or not np.abs(value - expected).max() <= TOLERANCE * max(scale, 1e-6):
             raise SourceError(
-                f"output {name!r} of two images in one batch is not what each gives alone: the graph has a fixed batch size inside",
-                "set `source.dynamic_batch: false`",
+                f"output {name!r} of two images in one batch is not what each gives alone: {inside}",
+                mend,
             )
