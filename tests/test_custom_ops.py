@@ -614,6 +614,65 @@ def test_each_operator_has_a_file_and_statistics_are_of_one_body(tmp_path):
     assert CustomOps().origin() == {}
 
 
+def steps(tmp_path, *functions):
+    """A file of functions (domain, name, ONNX operator of one input)."""
+    made = [
+        oh.make_function(domain, name, ["x"], ["y"], [oh.make_node(op_type, ["x"], ["y"])], [oh.make_opsetid("", 18)])
+        for domain, name, op_type in functions
+    ]
+    path = tmp_path / f"{'-'.join(op_type for _, _, op_type in functions)}.onnx"
+    path.write_bytes(serialized(made))
+    return str(path)
+
+
+class TestOperatorsOfOneNameInTwoDomains:
+    def model(self):
+        text = """<ir_version: 8, opset_import: ["": 18, "acme": 1, "other": 1]> g (float[2] x) => (float[2] y) {
+            z = Neg(x) [one] a = acme.Relu(z) [two] b = other.Relu(a) [three] y = Relu(b) }"""
+        return ir.from_proto(onnx.parser.parse_model(text))
+
+    def answer(self, custom):
+        outputs = Session(ir.to_proto(custom.whole(self.model())).SerializeToString()).run({"x": np.array([-4, 9], np.float32)})
+        return outputs["y"].tolist()
+
+    def test_each_has_the_body_of_its_domain_and_a_name_alone_is_of_the_others(self, tmp_path):
+        size, root = steps(tmp_path, ("d", "Relu", "Abs")), steps(tmp_path, ("d", "Relu", "Sqrt"))
+        assert self.answer(resolve(self.model(), {"Relu": size}, 18)[0]) == [4, 9]
+        for asked in ({"acme::Relu": size, "other::Relu": root}, {"acme::Relu": size, "Relu": root}):
+            custom, notes = resolve(self.model(), asked, 18)
+            assert [note.split()[2] for note in notes] == sorted(asked)
+            custom.write(tmp_path)
+            custom = CustomOps.read(tmp_path, {"custom_ops": custom.record()})
+            assert self.answer(custom) == [2, 3]
+            back = custom.restore(custom.part(self.model()), self.model())
+            assert [(node.domain, node.op_type) for node in back.graph][1:] == [("acme", "Relu"), ("other", "Relu"), ("", "Relu")]
+
+    def test_one_is_cut_and_the_other_runs(self, tmp_path):
+        custom, _ = resolve(self.model(), {"acme::Relu": steps(tmp_path, ("d", "Relu", "Abs")), "other::Relu": None}, 18)
+        assert [value.name for value in custom.whole(self.model()).graph.outputs] == ["a"]
+        assert custom.record()["other::Relu"] == {"body": None}
+
+    def test_a_file_with_functions_of_both_domains(self, tmp_path):
+        file = steps(tmp_path, ("acme", "Relu", "Abs"), ("other", "Relu", "Sqrt"))
+        assert self.answer(resolve(self.model(), {"acme::Relu": file, "other::Relu": file}, 18)[0]) == [2, 3]
+        with pytest.raises(SourceError, match=r"in each of the domains 'acme', 'other', and which is meant") as error:
+            resolve(self.model(), {"Relu": file}, 18)
+        assert "`acme::Relu`" in str(error.value)
+
+    def test_a_domain_that_the_graph_has_not(self, tmp_path):
+        file = steps(tmp_path, ("d", "Relu", "Abs"))
+        with pytest.raises(SourceError, match="no such custom operator; it has: acme::Relu, other::Relu") as error:
+            resolve(self.model(), {"acm::Relu": file}, 18)
+        assert "did you mean 'acme::Relu'?" in str(error.value)
+        with pytest.raises(SourceError, match="all of these operators in the graph are named with their domain beside it"):
+            resolve(self.model(), {"acme::Relu": file, "other::Relu": file, "Relu": file}, 18)
+
+    def test_onnx_s_own_domain_is_called_ai_onnx(self):
+        custom, notes = resolve(ir.from_proto(detector()), {"ai.onnx::EfficientNMS_TRT": None}, 18)
+        assert "has no body" in notes[0]
+        assert [value.name for value in custom.whole(ir.from_proto(detector())).graph.outputs] == ["boxes", "scores"]
+
+
 def test_two_bodies_with_different_helpers_of_one_name():
     def body(name, op_type):
         helper = oh.make_function(

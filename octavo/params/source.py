@@ -85,8 +85,9 @@ class OnnxSource(Block):
     opset: Annotated[int, Field(ge=17, le=23)] = 18
     # Make a fixed batch dimension symbolic; the result is checked by running it at batch 1 and 2.
     dynamic_batch: bool = False
-    # What runs in place of operators that ONNX Runtime lacks: operator to an .onnx file with a function of its name. null, and what
-    # is not named and not shipped (EfficientNMS_TRT is): the graph is cut before it. Files keep the operator in any case.
+    # What runs in place of operators that ONNX Runtime lacks: operator to an .onnx file with a function of its name. `Op` means
+    # those of any domain that no `domain::Op` names. null, and what is not named and not shipped (EfficientNMS_TRT is): the graph
+    # is cut before it. Files keep the operator in any case.
     custom_ops: dict[str, str | None] = Field(default_factory=dict)
 
     def recorded(self) -> dict[str, Any]:

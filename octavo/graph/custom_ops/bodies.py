@@ -1,8 +1,8 @@
 """Function bodies of custom operators: read from a file or shipped, and held against the nodes that they are for.
 
 A body is ONNX, never Python: reading a model must not run code. The file is a model whose `functions` hold one with the operator's
-name (its domain does not matter) and those that it calls; its graph is not looked at. `octavo.graph.custom_ops.efficient_nms` shows
-how onnxscript writes one.
+name (where there is one such function, its domain does not matter) and those that it calls; its graph is not looked at.
+`octavo.graph.custom_ops.efficient_nms` shows how onnxscript writes one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from octavo.errors import SourceError
 from octavo.files import sha256_bytes
-from octavo.graph.custom_ops.names import ONNX
+from octavo.graph.custom_ops.names import ONNX, parts
 from octavo.graph.inspect import RUNTIME_DOMAINS
 
 __all__ = ["Body", "read_body", "serialized", "shipped_body"]
@@ -32,7 +32,7 @@ class Body:
     """What computes a custom operator.
 
     Attributes:
-        op_type: the operator.
+        op_type: the operator, or `domain::operator` where it is the one of that domain alone.
         data: the model with the functions, as bytes.
         origin: `shipped`, or the name of the user's file.
         where: the setting and file, for errors.
@@ -55,7 +55,8 @@ class Body:
             # ONNX's domain has two spellings; ONNX Runtime's tools look for one of them.
             for part in (*_nodes(function.node), *function.opset_import):
                 part.domain = "" if part.domain in ONNX else part.domain
-        return sorted(found, key=lambda function: function.name != self.op_type)
+        domain, name = parts(self.op_type)
+        return sorted(found, key=lambda function: (function.name != name, function.domain != domain))
 
     def check(self, nodes: Sequence[ir.Node], opset: int) -> list[str]:
         """Hold the body against the nodes that call it.
@@ -168,12 +169,12 @@ def read_body(op_type: str, path: str | Path, setting: str) -> Body:
     """A body out of a user's file.
 
     Args:
-        op_type: the name of the function.
+        op_type: the name of the function, or `domain::name`.
         path: the .onnx file.
         setting: what named the file, for errors.
 
     Raises:
-        SourceError: no such file, it is not ONNX, or it has no function of that name.
+        SourceError: no such file, it is not ONNX, or it has no function of that name, or several and none of that domain.
     """
     path = Path(path)
     where = f"{setting}: {path}"
@@ -185,12 +186,19 @@ def read_body(op_type: str, path: str | Path, setting: str) -> Body:
     except DecodeError as error:
         hint = "; Python is not run: write the function to an .onnx file with it" if path.suffix == ".py" else ""
         raise SourceError(f"{where}: is not an ONNX file{hint}", "see README, custom operators") from error
+    domain, name = parts(op_type)
     names = [function.name for function in functions]
-    if op_type not in names:
-        near = difflib.get_close_matches(op_type, names, n=1)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
         raise SourceError(
-            f"{where}: has no function {op_type!r}; its functions: {', '.join(names) or 'none'}",
+            f"{where}: has no function {name!r}; its functions: {', '.join(names) or 'none'}",
             f"did you mean {near[0]!r}? Rename it to the operator's name" if near else "see README, custom operators",
+        )
+    domains = [function.domain for function in functions if function.name == name]
+    if len(domains) > 1 and domain not in domains:
+        raise SourceError(
+            f"{where}: has a function {name!r} in each of the domains {', '.join(map(repr, domains))}, and which is meant is open",
+            f"name the operator with the domain that it has in the graph and in that file, as `{domains[0]}::{name}`",
         )
     return Body(op_type, data, path.name, where)
 

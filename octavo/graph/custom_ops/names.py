@@ -6,12 +6,13 @@ other domains have names of ONNX operators (com.acme.Relu), by which passes and 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-__all__ = ["ONNX", "as_in_file", "isolate", "operator", "stand_in", "to_file"]
+__all__ = ["ONNX", "as_in_file", "called", "isolate", "operator", "parts", "stand_in", "to_file"]
 
 ONNX = ("", "ai.onnx")
 # The domain of those that have none, and what stands before the names of ONNX operators.
@@ -21,6 +22,19 @@ STAND_IN = "octavo.custom"
 def operator(node: ir.Node) -> str:
     """The op type that the node has in its file."""
     return node.op_type.removeprefix(f"{STAND_IN}.")
+
+
+def called(node: ir.Node, names: Container[str]) -> str:
+    """Which of `names` means the operator of a node: `domain::Op`, or `Op` for those of any domain; `Op` where neither does."""
+    domain = "ai.onnx" if node.domain in (*ONNX, STAND_IN) else node.domain
+    exact = f"{domain}::{operator(node)}"
+    return exact if exact in names else operator(node)
+
+
+def parts(name: str) -> tuple[str | None, str]:
+    """Domain and op type of an operator's name; the domain is None in one that means any."""
+    domain, mark, op_type = name.rpartition("::")
+    return (domain if mark else None), op_type
 
 
 def stand_in(op_type: str) -> str:

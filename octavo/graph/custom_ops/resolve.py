@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
 
 from octavo.errors import SourceError
 from octavo.graph.custom_ops.bodies import Body, read_body, shipped_body
-from octavo.graph.custom_ops.names import ONNX
+from octavo.graph.custom_ops.names import ONNX, called, parts
 from octavo.graph.custom_ops.running import CustomOps, all_nodes
 from octavo.graph.inspect import custom_ops
 
@@ -24,7 +24,7 @@ def resolve(model: ir.Model, settings: Mapping[str, str | None], opset: int) -> 
 
     Args:
         model: as its exporter wrote it.
-        settings: `source.custom_ops`: operator to the path of its body, or to None where it shall be cut off.
+        settings: `source.custom_ops`: operator, or `domain::operator`, to the path of its body; to None where it shall be cut off.
         opset: the model's will be at least this.
 
     Returns:
@@ -38,8 +38,8 @@ def resolve(model: ir.Model, settings: Mapping[str, str | None], opset: int) -> 
     named = {(domain, op_type) for domain, op_type, _ in custom_ops(model)}
     for node in all_nodes(model):
         if (node.domain, node.op_type) in named:
-            nodes.setdefault(node.op_type, []).append(node)
-    _refuse_unknown(settings, nodes)
+            nodes.setdefault(called(node, settings), []).append(node)
+    _refuse_unknown(settings, nodes, sorted(named))
     target = max(opset, model.opset_imports.get("", 1))
     bodies: dict[str, Body | None] = {}
     notes = []
@@ -58,12 +58,19 @@ def resolve(model: ir.Model, settings: Mapping[str, str | None], opset: int) -> 
     return CustomOps(bodies), notes
 
 
-def _refuse_unknown(settings: Mapping[str, str | None], present: Collection[str]) -> None:
+def _refuse_unknown(settings: Mapping[str, str | None], met: Collection[str], named: Sequence[tuple[str, str]]) -> None:
     for op_type in settings:
-        if op_type not in present:
+        if op_type not in met:
+            plain = parts(op_type)[0] is None
+            present = list(dict.fromkeys(name if plain else f"{domain or 'ai.onnx'}::{name}" for domain, name in named))
+            if op_type in present:
+                raise SourceError(
+                    f"{SETTING}.{op_type}: all of these operators in the graph are named with their domain beside it",
+                    f"take it out of `{SETTING}`",
+                )
             near = difflib.get_close_matches(op_type, present, n=1)
             raise SourceError(
-                f"{SETTING}.{op_type}: the graph has no such custom operator; it has: {', '.join(sorted(present)) or 'none'}",
+                f"{SETTING}.{op_type}: the graph has no such custom operator; it has: {', '.join(present) or 'none'}",
                 f"did you mean {near[0]!r}?" if near else f"take it out of `{SETTING}`",
             )
 

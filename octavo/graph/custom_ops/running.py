@@ -20,7 +20,7 @@ from octavo.errors import SourceError
 from octavo.files import scratch_written_to, sha256_bytes
 from octavo.graph.custom_ops.bodies import Body
 from octavo.graph.custom_ops.cut import Chosen, cut, reads, rejoin, tail
-from octavo.graph.custom_ops.names import ONNX, isolate, operator, stand_in, to_file
+from octavo.graph.custom_ops.names import ONNX, called, isolate, operator, stand_in, to_file
 from octavo.graph.inspect import RUNTIME_DOMAINS
 from octavo.graph.io import load, save
 from octavo.graph.operators import LAYERS
@@ -37,7 +37,7 @@ class CustomOps:
     """The custom operators of one model.
 
     Attributes:
-        bodies: operator to its body; None where there is none, and graphs are cut before it.
+        bodies: operator, or `domain::operator`, to its body; None where there is none, and graphs are cut before it.
     """
 
     bodies: Mapping[str, Body | None] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class CustomOps:
         return self.detached(made)
 
     def _refuse_lost(self, made: ir.Model, original: ir.Model) -> None:
-        lost = Counter(map(operator, self._nodes(original))) - Counter(map(operator, self._nodes(made)))
+        lost = Counter(map(self._called, self._nodes(original))) - Counter(map(self._called, self._nodes(made)))
         for op_type, count in lost.items():
             raise SourceError(
                 f"quantization lost {count} of the nodes of the custom operator {op_type!r}",
@@ -205,7 +205,7 @@ class CustomOps:
     def attached(self, model: ir.Model) -> ir.Model:
         """A copy as `isolated`, with the bodies as local functions."""
         copy = self.isolated(model)
-        for domain, op_type in sorted({(node.domain, operator(node)) for node in all_nodes(copy) if self._custom(node, copy)}):
+        for domain, op_type in sorted({(node.domain, self._called(node)) for node in all_nodes(copy) if self._custom(node, copy)}):
             body = self.bodies[op_type]
             if body is not None:
                 _attach(copy, body, domain)
@@ -219,14 +219,17 @@ class CustomOps:
         common.RemoveUnusedOpsetsPass()(model)
         return model
 
+    def _called(self, node: ir.Node) -> str:
+        return called(node, self.bodies)
+
     def _custom(self, node: ir.Node, model: ir.Model) -> bool:
-        if operator(node) not in self.bodies or node.domain in RUNTIME_DOMAINS:
+        if self._called(node) not in self.bodies or node.domain in RUNTIME_DOMAINS:
             return False
         opset = model.opset_imports.get("", 1)
         return node.domain not in ONNX or not onnx.defs.has(node.op_type, opset, "")
 
     def _without_body(self, model: ir.Model) -> Chosen:
-        return lambda node: self._custom(node, model) and self.bodies[operator(node)] is None
+        return lambda node: self._custom(node, model) and self.bodies[self._called(node)] is None
 
     def _ends(self, model: ir.Model) -> Chosen:
         """Picks the operators without a body, and those that no layer lies behind."""
@@ -234,9 +237,9 @@ class CustomOps:
         for node in all_nodes(model):
             if self._custom(node, model):
                 behind = tail(model.graph, lambda other, name=node.name: other.name == name)
-                if self.bodies[operator(node)] is None or not any(other.op_type in LAYERS for other in behind):
+                if self.bodies[self._called(node)] is None or not any(other.op_type in LAYERS for other in behind):
                     ends.add(node.name)
-        return lambda node: node.name in ends and operator(node) in self.bodies
+        return lambda node: node.name in ends and self._called(node) in self.bodies
 
 
 def _attach(model: ir.Model, body: Body, domain: str) -> None:
