@@ -60,7 +60,7 @@ def measured(
         entries = variants.entries[variant]
         size |= footprint(path, fed, provider=providers[0], threads=max(settings.threads), entries=entries)
         record |= {f"{variant}.{key}": value for key, value in size.items()}
-    return record
+    return record | {f"{variant}.target": target for variant, target in variants.elsewhere.items()}
 
 
 def _timed(

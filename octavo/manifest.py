@@ -6,6 +6,7 @@ Reading one needs no package that edits graphs: a service reads manifests, too (
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     from octavo.graph.custom_ops import CustomOps
 
 __all__ = [
+    "X86",
     "as_exported",
     "block_hash",
     "model_bytes",
     "own_manifest",
     "read_manifest",
     "recommended_providers",
+    "runs_here",
     "session_entries",
     "unfit_providers",
     "write_manifest",
@@ -39,7 +42,10 @@ __all__ = [
 # What else can run a file that was laid out for one runtime; the CPU comes last and runs everything.
 _FIRST = {"openvino": ("openvino",), "openvino-no-vnni": ("openvino",), "tensorrt": ("tensorrt", "cuda")}
 
-
+# Targets whose integer kernels are ONNX Runtime's on x86.
+X86 = ("cpu", "cpu-no-vnni")
+# What Linux, and macOS and Windows call it.
+_ARM64 = ("aarch64", "arm64")
 # What a variant's folder may hold of the model: `_files`.
 _OWN = re.compile(re.escape(MODEL) + r"[A-Za-z0-9._-]*")
 
@@ -92,6 +98,13 @@ def unfit_providers(manifest: Mapping[str, Any] | None) -> dict[str, str]:
         "openvino": "the file is `target: openvino`, made where the CPU has VNNI; without it OpenVINO cuts sums off at 16 bits "
         "and answers otherwise"
     }
+
+
+def runs_here(variant: str, target: str | None) -> bool:
+    """Whether ONNX Runtime's CPU on this machine is what a file was made for; arguments as of `recommended_providers`."""
+    if variant == "int8_dynamic" or target in (None, *X86):
+        return True
+    return target == "arm" and platform.machine().lower() in _ARM64
 
 
 def recommended_providers(variant: str, target: str | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from octavo.images.formats import Classes
 from octavo.images.input_sizes import refuse_untaken
 from octavo.images.purpose import open_images
 from octavo.layout import REFERENCE, present_variants, variant_dir
-from octavo.manifest import model_bytes, own_manifest, read_manifest, session_entries, unfit_providers
+from octavo.manifest import model_bytes, own_manifest, read_manifest, runs_here, session_entries, unfit_providers
 from octavo.params.grammar import ModelSpec
 from octavo.runtime.session import Session
 
@@ -70,6 +70,12 @@ class Variants:
         # A manifest was held against its file when it was read.
         told = {variant: manifest["sha256"] for variant, manifest in self.manifests.items() if manifest is not None}
         return {variant: told.get(variant) or sha256_file(path) for variant, path in self.paths.items()}
+
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """Of files for another runtime than ONNX Runtime's CPU on this machine, the target that they are for."""
+        told = {variant: (manifest or {}).get("target") for variant, manifest in self.manifests.items()}
+        return {variant: target for variant, target in told.items() if not runs_here(variant, target)}
 
     @property
     def notes(self) -> list[str]:

@@ -20,6 +20,7 @@ from octavo.evidence.cost import cost_gates, speed_ratio
 from octavo.evidence.gates import judge_interval
 from octavo.evidence.remarks import shortfalls
 from octavo.evidence.report import markdown as metrics_page
+from octavo.graph.custom_ops import CustomOps
 from octavo.graph.selection import selects
 from octavo.params.grammar import Gates
 from octavo.quantization import acceptance
@@ -28,6 +29,7 @@ from octavo.quantization.decisions import Decision, as_records, reasons, summary
 from octavo.quantization.report import markdown
 from octavo.runtime import timing
 from octavo.runtime.session import Session
+from octavo.variants import Variants
 
 GENERATOR = np.random.default_rng(2)
 SAMPLES = [(f"{place}.png", {"image": GENERATOR.standard_normal((1, 3, 32, 32)).astype(np.float32)}) for place in range(3)]
@@ -342,7 +344,7 @@ class TestCost:
 
     @pytest.mark.parametrize("target", ["openvino", "openvino-no-vnni", "tensorrt", "arm"])
     def test_the_speed_of_files_for_another_runtime_is_not_judged_here(self, monkeypatch, target):
-        monkeypatch.setattr(cost.platform, "machine", lambda: "x86_64")
+        monkeypatch.setattr("platform.machine", lambda: "x86_64")
         sessions = {name: Session(FP32) for name in ("fp32", "int8")}
         monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: pytest.fail("another runtime's file was timed"))
         manifests = {"int8": {"target": target}}
@@ -351,7 +353,7 @@ class TestCost:
         assert notes == [f"int8 is for {target}, and its speed is not judged (`allow_slower: false`): that runtime alone tells"]
 
     def test_files_for_arm_are_judged_where_they_run(self, monkeypatch):
-        monkeypatch.setattr(cost.platform, "machine", lambda: "arm64")
+        monkeypatch.setattr("platform.machine", lambda: "arm64")
         monkeypatch.setattr(cost, "speed_ratio", lambda reference, other: Interval(1.2, 1.1, 1.3))
         sessions = {name: Session(FP32) for name in ("fp32", "int8")}
         record, _ = cost_gates(
@@ -391,6 +393,17 @@ class TestCost:
         ]
         assert shortfalls(record) == wanted
         assert metrics_page("m", {"images": 1, "labelled": 1}, record).endswith("\n".join(f"- {line}" for line in wanted) + "\n")
+
+    @pytest.mark.parametrize(("machine", "elsewhere"), [("x86_64", {"int8": "arm"}), ("aarch64", {})])
+    def test_figures_of_files_for_another_runtime_say_so(self, monkeypatch, machine, elsewhere):
+        monkeypatch.setattr("platform.machine", lambda: machine)
+        manifests = {"fp32": {"target": None}, "fp16": None, "int8": {"target": "arm"}, "int8_dynamic": {"target": "arm"}}
+        assert Variants("m", {}, CustomOps(), None, {}, manifests).elsewhere == elsewhere
+        record = {"int8.cpu.t1.b1.speedup": 0.5, "int8.cpu.t1.b1.median_low_ms": 9, "fp32.cpu.t1.b1.median_high_ms": 5}
+        assert shortfalls(record) == ["int8 is slower than FP32 at cpu.t1.b1: 0.50x"]
+        assert shortfalls(record | {"int8.target": "arm"}) == [
+            "int8 is slower than FP32 at cpu.t1.b1: 0.50x; it is for arm, whose speed this does not tell"
+        ]
 
 
 def test_nodes_of_one_reason_are_one_line_however_many_they_are():

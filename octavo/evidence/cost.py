@@ -5,7 +5,6 @@ Layers that were quantized and run in float are such a failure, too, and so is a
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from octavo.evidence.bootstrap import Interval
 from octavo.evidence.gates import judge, judge_interval
 from octavo.layout import INT8_VARIANTS, PARITY, REFERENCE
+from octavo.manifest import X86, runs_here
 from octavo.params.grammar import Gates
 from octavo.runtime.session import Session
 from octavo.runtime.timing import Latency, interleaved
@@ -23,10 +23,6 @@ __all__ = ["cost_gates", "kernel_gates", "speed_ratio"]
 # Seconds that both graphs together are timed for, and bounds on the rounds that come of it.
 SECONDS, ROUNDS = 2.0, (11, 400)
 WARMUP = 3
-# Targets whose integer kernels are those that `executed` counts: ONNX Runtime's on x86.
-_X86 = ("cpu", "cpu-no-vnni")
-# What Linux, and macOS and Windows call it.
-_ARM64 = ("aarch64", "arm64")
 
 
 def speed_ratio(reference: Callable[[], object], other: Callable[[], object], *, seconds: float = SECONDS) -> Interval:
@@ -84,7 +80,7 @@ def cost_gates(
         if gates.allow_slower or variant not in INT8_VARIANTS:
             continue
         target = (manifests.get(variant) or {"target": "cpu"})["target"]
-        if not _runs_here(target):
+        if not runs_here(variant, target):
             notes.append(
                 f"{variant} is for {target}, and its speed is not judged (`allow_slower: false`): that runtime alone tells"
             )
@@ -95,11 +91,6 @@ def cost_gates(
                 f"{variant} runs at {ratio.estimate:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] of FP32's speed on this machine"
             )
     return record, notes
-
-
-def _runs_here(target: str) -> bool:
-    """Whether ONNX Runtime's CPU on this machine is what a file was made for."""
-    return target in _X86 or (target == "arm" and platform.machine().lower() in _ARM64)
 
 
 def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
@@ -123,7 +114,7 @@ def kernel_gates(gates: Gates, manifests: Mapping[str, Mapping[str, Any] | None]
             record[f"{variant}.int8_share"] = ran["int8_share"]
         if variant not in gates.variants or not ran:
             continue
-        if manifest["target"] in _X86:
+        if manifest["target"] in X86:
             record[f"{variant}.gate.integer_layers"] = "pass" if ran["int8_layers_integer"] == ran["int8_layers"] else "fail"
         if "agreement" in made.get("parity", {}):
             record[f"{variant}.gate.parity"] = judge(made["parity"]["agreement"], PARITY)

@@ -82,7 +82,8 @@ def shortfalls(record: Mapping[str, Any]) -> list[str]:
         record: as stage `benchmark` writes it.
 
     Returns:
-        One line each; a slower one whose interval of the median meets FP32's is said to be within noise.
+        One line each; a slower one whose interval of the median meets FP32's is said to be within noise, and one for another
+        runtime to be that.
     """
     found = []
     for variant in INT8_VARIANTS:
@@ -93,8 +94,11 @@ def shortfalls(record: Mapping[str, Any]) -> list[str]:
             if round(record[key], 2) < 1:
                 setting = key.removeprefix(f"{variant}.").removesuffix(".speedup")
                 apart = record[f"{variant}.{setting}.median_low_ms"] > record[f"fp32.{setting}.median_high_ms"]
+                target = record.get(f"{variant}.target")
                 found.append(
-                    f"{variant} is slower than FP32 at {setting}: {record[key]:.2f}x" + ("" if apart else ", which is within noise")
+                    f"{variant} is slower than FP32 at {setting}: {record[key]:.2f}x"
+                    + ("" if apart else ", which is within noise")
+                    + (f"; it is for {target}, whose speed this does not tell" if target else "")
                 )
     return found
 
