@@ -82,6 +82,21 @@ def test_keep_float_and_the_correction(model):
     assert ir.to_proto(again.model).SerializeToString() == ir.to_proto(kept.model).SerializeToString()
 
 
+@pytest.mark.parametrize(("target", "largest"), [("cpu", 127), ("cpu-no-vnni", 64), ("openvino-no-vnni", 64)])
+def test_products_alone_leave_room_for_16_bits(target, largest):
+    """Convolutions compute in float32, where nothing saturates."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        oh.make_node("ConvTranspose", ["c", "t"], ["u"], "turned"),
+        oh.make_node("MatMul", ["u", "m"], ["y"], "product"),
+    ]
+    model = network(nodes, {"w": normal(8, 3, 3, 3), "t": normal(8, 8, 3, 3), "m": normal(16, 8)}, ["y"])
+    result = quantize_dynamic(model, Int8(target=target), statistics_of(model, IMAGES)).model
+    codes = [value.const_value.numpy() for value in result.graph.initializers.values() if value.dtype == ir.DataType.INT8]
+    found = {array.ndim: np.abs(array.astype(int)).max() for array in codes if array.size > 16}
+    assert found == {4: 127, 2: largest}
+
+
 @pytest.mark.parametrize("kept", [(), ("fc",), ("fc_MatMul",), ("fc_Add",)])
 def test_a_gemm_beside_nodes_that_are_named_as_its_parts_will_be(kept):
     nodes = [

@@ -66,14 +66,14 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         raise QuantizationError(
             "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
         )
-    # What activations will be is not known: with 7 bits no two products overflow 16.
+    # What activations of products will be is not known: with 7 bits no two overflow 16. Convolutions compute in float32.
     bits = 7 if target_of(recipe.target).saturates else 8
     corrected = 0
     if recipe.correction == "bias" and statistics is not None:
         convolutions = {name for name, op in chosen.items() if op == "Conv"}
         products = {name for name, op in chosen.items() if op not in _CONVOLUTIONS}
-        for nodes, method in ((convolutions, recipe.weights), (products, "minmax")):
-            corrected += correct_biases(model, statistics, nodes, per_channel=recipe.per_channel, bits=bits, method=method)
+        for nodes, room, method in ((convolutions, 8, recipe.weights), (products, bits, "minmax")):
+            corrected += correct_biases(model, statistics, nodes, per_channel=recipe.per_channel, bits=room, method=method)
     with added_apart(model):
         for node in list(model.graph):
             if chosen.get(node.name or "") in _CONVOLUTIONS:
@@ -81,7 +81,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
                 if tensor is not None and tensor.size >= WORTH:
                     # Those of ConvTranspose are (in, out, ...), and of depthwise ones (out, 1, ...).
                     axis = 1 if node.op_type == "ConvTranspose" and tensor.shape[1] > 1 else 0
-                    codes = weight_codes(tensor.numpy(), axis, per_channel=recipe.per_channel, bits=bits, method=recipe.weights)
+                    codes = weight_codes(tensor.numpy(), axis, per_channel=recipe.per_channel, bits=8, method=recipe.weights)
                     store_as_int8(model, node, *codes)
         _unshare(model)
     renamed = _rename_gemms(model)
