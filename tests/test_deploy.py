@@ -420,7 +420,7 @@ class TestPredict:
             (np.zeros((4, 4), np.uint8), r"image 0 is uint8 of shape \[4, 4\]"),
             (np.zeros((4, 4, 3), np.float32), "float32"),
             (np.zeros((0, 4, 3), np.uint8), "uint8 of shape"),
-            (b"no image", "image 0 is not a readable image: it begins like none of JPEG, PNG"),
+            (b"no image", "image 0 is not a readable image: it is none of JPEG, PNG"),
             ("no/such.png", "cannot be read"),
             (7, "image 0 is int"),
         ],

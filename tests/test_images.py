@@ -3,6 +3,7 @@
 import io
 import json
 
+import cv2
 import numpy as np
 import onnx.helper as oh
 import onnx_ir as ir
@@ -85,6 +86,9 @@ class TestDecode:
         for kind, words in ((np.float32, "floating-point"), (np.int32, "32 bits")):
             with pytest.raises(DataError, match=f"{words}.* no fixed range"):
                 decode(encoded(Image.fromarray(np.zeros((4, 4), kind)), "TIFF"), "x")
+        colours = cv2.imencode(".tiff", np.zeros((4, 4, 3), np.float32))[1].tobytes()
+        with pytest.raises(DataError, match="or one whose pixels are of a kind that is not read"):
+            decode(colours, "x")
         with pytest.raises(DataError, match="cannot be read"):
             read_image(tmp_path / "none.png")
 

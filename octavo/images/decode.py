@@ -158,7 +158,8 @@ def opened(file: Path | io.BytesIO, name: str, max_pixels: int, what: str = "ima
                 refuse_large(image, name, max_pixels)
                 yield image
     except UnidentifiedImageError as error:  # an OSError, whose words have an address in memory
-        raise DataError(f"{name} is not a readable {what}: it begins like none of {', '.join(FORMATS)}", MEND) from error
+        kinds = f"none of {', '.join(FORMATS)}, or one whose pixels are of a kind that is not read (a TIFF of floats)"
+        raise DataError(f"{name} is not a readable {what}: it is {kinds}", MEND) from error
     except UNREADABLE as error:
         raise DataError(f"{name} is not a readable {what}: {' '.join(str(error).split())}", MEND) from error
     except Image.DecompressionBombError as error:

@@ -47,7 +47,6 @@ class Target:
         symmetric: activations' zero point is the middle code, whatever the recipe says.
         saturates: kernels add two products in 16 bits, which weights leave room for (`numbers.sums16`).
         reads: with layout `inputs`: the kinds of unit, beside the weighted ones, whose inputs are quantized.
-        both: with layout `inputs`: an Add takes Q/DQ at both inputs; else at the one that no layer before it could fuse with.
         depthwise: with layout `inputs`: what only depthwise Convs read may have a scale for each channel.
         map_methods: what `method: auto` tries where the network's heads are maps.
         percentile: what it tries as `percentile`.
