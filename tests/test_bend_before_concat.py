@@ -122,13 +122,13 @@ def split() -> ir.Model:
     nodes = [
         conv("x", "stem", "w0"),
         conv("stem", "a", "w1"),
-        conv("stem", "b", "w1"),
+        conv("stem", "b", "w3"),
         oh.make_node("Concat", ["a", "b"], ["c"], "c", axis=1),
         norm("c", "n"),
         oh.make_node("PRelu", ["n", "slopes"], ["p"], "p"),
         conv("p", "y", "w2"),
     ]
-    tensors = {"w0": normal(4, 3, 3, 3) / 4, "w1": normal(4, 4, 3, 3) / 6, "w2": normal(4, 8, 3, 3) / 8}
+    tensors = {"w0": normal(4, 3, 3, 3) / 4, "w2": normal(4, 8, 3, 3) / 8} | {name: normal(4, 4, 3, 3) / 6 for name in ("w1", "w3")}
     return network(nodes, tensors | numbers(8), ["y"])
 
 
