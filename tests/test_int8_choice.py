@@ -27,7 +27,8 @@ from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.noise import sensitivity
 from octavo.quantization.int8.noise.fidelity import fidelity_of
-from octavo.quantization.int8.noise.judge import HeadJudge, db_of
+from octavo.quantization.int8.noise.head_judge import HeadJudge
+from octavo.quantization.int8.noise.judge import db_of
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
 from octavo.quantization.int8.numbers.shifts import own_shifts
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable
@@ -352,7 +353,7 @@ def test_of_more_calibration_images_than_can_be_measured_the_unusual_ones_are(mo
     quantized = draft.written(draft.plan(), judge.heads)
     assert every.judge_by_image(quantized) == own.judge_by_image(quantized)
     # Large heads of that many images are not held.
-    monkeypatch.setattr("octavo.quantization.int8.noise.judge._FEW", 5)
+    monkeypatch.setattr("octavo.quantization.int8.noise.head_judge._FEW", 5)
     assert recut._images(draft, judge)[0].samples == [*counted[:most], *held_out]
 
 

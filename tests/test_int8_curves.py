@@ -17,7 +17,7 @@ from octavo.quantization.executed import Executed, executed
 from octavo.quantization.int8 import quantize_static
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.cuts import searched_scales
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import noise_of
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.curves import CURVES, activation_behind, curve_of

@@ -27,7 +27,7 @@ from octavo.quantization.int8.fitting.cuts import searched_scales
 from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, moment_bytes, rows_of
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import images_worth
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.tensors import open_groups

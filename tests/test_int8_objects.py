@@ -14,7 +14,8 @@ from octavo.errors import DataError
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Detection, Int8
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.quantization.int8.noise.judge import HeadJudge, with_outputs
+from octavo.quantization.int8.noise.head_judge import HeadJudge
+from octavo.quantization.int8.noise.judge import with_outputs
 from octavo.quantization.int8.noise.objects import BOX, SCORE, SURE, ObjectJudge, judge_of
 from octavo.quantization.int8.structure.heads import heads_of
 from octavo.quantization.int8.structure.units import units_of

@@ -16,7 +16,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Detection, Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.noise.objects import SURE, judge_of
 from octavo.quantization.int8.noise.places import Places
 from octavo.quantization.int8.numbers.qparams import QParams

@@ -13,7 +13,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
 from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.streams import streams_of

@@ -16,7 +16,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.cuts import searched_scales
 from octavo.quantization.int8.noise import sensitivity
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import noise_of, weights_noise
 from octavo.runtime import mapped
 from octavo.runtime.mapped import MappedConstants

@@ -20,7 +20,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.draft import Draft
-from octavo.quantization.int8.noise.judge import HeadJudge
+from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.pricing.costs import signature
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import Prices, estimated, measured

@@ -64,9 +64,8 @@ def placed(
         bound: SQNR in dB that the network is held to.
         found: of a detector that chooses rows, what tells which boxes it still finds.
     """
-    ways = ways_of(recipe, maps=any(map(is_map, last)), measurable=True)
-    count, how = len(judge.samples), {"recipe": recipe, "last": last, "bound": bound, "found": found}
-    once = _placed(chosen, prices, judge, ways=ways, held_out=count, **how)
+    how, count = _How(prices, recipe, last, bound, found, len(judge.samples)), len(judge.samples)
+    once = how.placed(chosen, judge, ways_of(recipe, maps=any(map(is_map, last)), measurable=True))
     draft, every = once.ranged.draft, once.ranged.anew
     if every is None:
         return once
@@ -75,51 +74,53 @@ def placed(
     by_image = every.judge_by_image(draft.written(plan, every.heads))
     label = ", then ".join(filter(None, (chosen.label, once.ranged.ranges)))
     chosen = replace(chosen, label=label, noise=every.total(by_image), by_image=by_image, draft=draft, plan=plan)
-    anew = _placed(chosen, prices, every, ways=(), held_out=count, **how)
+    anew = how.placed(chosen, every, ())
     noise = judge.judge(draft.written(anew.ranged.plan, judge.heads))
     calibration = {"calibration_images": len(every.samples) - count}
     return replace(anew, ranged=replace(anew.ranged, noise=noise), record=anew.record | calibration, left=noise)
 
 
-def _placed(
-    chosen: Chosen,
-    prices: Prices,
-    judge: Judge,
-    *,
-    recipe: Int8,
-    last: Sequence[ir.Value],
-    bound: float,
-    ways: Sequence[Way],
-    held_out: int,
-    found: Found | None,
-) -> Placed:
-    """The same by any images, of which the last `held_out` are what manifests speak of."""
-    placing = Placing(chosen.draft, chosen.plan, prices, found)
-    noise, wanted = chosen.noise, 10 ** (-bound / 10)
-    left = placing.counting(noise, chosen.plan, wanted)
-    for_repair = recipe.repair and db_of(left) < bound
-    alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(last))
-    record: dict[str, Any] = {
-        "chosen": chosen.label,
-        "tried_db": chosen.tried,
-        "equalized_tensors": len(chosen.draft.growth),
-        "all_int8_db": db_of(float(np.mean(chosen.by_image[-held_out:]))),
-        "fidelity_db": bound,
-        "held_out_images": held_out,
-    }
-    placing.store(alone, wanted)
-    plan = placing.fastest()
-    if plan is not chosen.plan:
-        by_image = judge.judge_by_image(chosen.draft.written(plan, judge.heads))
-        noise = judge.total(by_image)
-        left = placing.counting(noise, plan, wanted)
-        record["placed_db"] = db_of(float(np.mean(by_image[-held_out:])))
-    if recipe.repair and db_of(left) < bound:
-        least = least_of(bound) if recipe.fidelity == "auto" else bound
-        settled = placing.settled(plan, (left, noise), judge, alone, (wanted, 10 ** (-least / 10)))
-        left, noise, plan = settled.noise, settled.heads, settled.plan
-        record |= settled.record(bound)
-    ranged = recut(Ranged(chosen.draft, plan, noise), judge, wanted, ways)
-    if ranged.ranges:
-        record["chosen"] += f", as placed {ranged.ranges}"
-    return Placed(ranged, placing, alone, record, left if ranged.plan is plan else ranged.noise)
+@dataclass(frozen=True)
+class _How:
+    """What any placement of one network goes by: as `placed` has it, and how many images of each judge, the last ones, are those
+    held out, which manifests speak of.
+    """
+
+    prices: Prices
+    recipe: Int8
+    last: Sequence[ir.Value]
+    bound: float
+    found: Found | None
+    held_out: int
+
+    def placed(self, chosen: Chosen, judge: Judge, ways: Sequence[Way]) -> Placed:
+        """The placement of a way by a judge's images, and its ranges by some ways (`recut`)."""
+        placing = Placing(chosen.draft, chosen.plan, self.prices, self.found)
+        noise, wanted = chosen.noise, 10 ** (-self.bound / 10)
+        left = placing.counting(noise, chosen.plan, wanted)
+        for_repair = self.recipe.repair and db_of(left) < self.bound
+        alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(self.last))
+        record: dict[str, Any] = {
+            "chosen": chosen.label,
+            "tried_db": chosen.tried,
+            "equalized_tensors": len(chosen.draft.growth),
+            "all_int8_db": db_of(float(np.mean(chosen.by_image[-self.held_out :]))),
+            "fidelity_db": self.bound,
+            "held_out_images": self.held_out,
+        }
+        placing.store(alone, wanted)
+        plan = placing.fastest()
+        if plan is not chosen.plan:
+            by_image = judge.judge_by_image(chosen.draft.written(plan, judge.heads))
+            noise = judge.total(by_image)
+            left = placing.counting(noise, plan, wanted)
+            record["placed_db"] = db_of(float(np.mean(by_image[-self.held_out :])))
+        if self.recipe.repair and db_of(left) < self.bound:
+            least = least_of(self.bound) if self.recipe.fidelity == "auto" else self.bound
+            settled = placing.settled(plan, (left, noise), judge, alone, (wanted, 10 ** (-least / 10)))
+            left, noise, plan = settled.noise, settled.heads, settled.plan
+            record |= settled.record(self.bound)
+        ranged = recut(Ranged(chosen.draft, plan, noise), judge, wanted, ways)
+        if ranged.ranges:
+            record["chosen"] += f", as placed {ranged.ranges}"
+        return Placed(ranged, placing, alone, record, left if ranged.plan is plan else ranged.noise)

@@ -13,7 +13,8 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import chosen_way
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.fidelity import fidelity_of
-from octavo.quantization.int8.noise.judge import HeadJudge, db_of
+from octavo.quantization.int8.noise.head_judge import HeadJudge
+from octavo.quantization.int8.noise.judge import db_of
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.static import Images
 from octavo.quantization.int8.structure.heads import heads_of, is_map, last_of

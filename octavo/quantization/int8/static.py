@@ -68,7 +68,7 @@ class Images:
         boxes: of a detector, what reads the graph's outputs as boxes: it is judged by these then (`noise.objects`).
         candidates: of a detector, what reads what its own suppression chooses among.
         sure: of a detector, what reads and pairs the boxes that it finds (`noise.found`).
-        together: vectors are compared as wholes (`noise.judge.HeadJudge`), as those of `task: embedding` are.
+        together: vectors are compared as wholes (`noise.head_judge.HeadJudge`), as those of `task: embedding` are.
     """
 
     calibration: Sequence[Feeds]

@@ -20,7 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.protos import leading_to, names_read, part_of
-from octavo.quantization.int8.noise.judge import HeadJudge, Judge, with_outputs
+from octavo.quantization.int8.noise.head_judge import HeadJudge
+from octavo.quantization.int8.noise.judge import Judge, with_outputs
 from octavo.quantization.int8.noise.places import Places
 from octavo.runtime.mapped import session_of
 from octavo.runtime.session import Session
