@@ -24,7 +24,7 @@ def modes(model: ir.Model) -> tuple[str, str]:
     return attributes["coordinate_transformation_mode"].as_string(), attributes["nearest_mode"].as_string()
 
 
-factor = st.sampled_from([1.0, 2.0, 3.0, 4.0, 7.0]) | st.floats(0.25, 9, width=32)
+factor = st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 9.0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -36,6 +36,11 @@ def test_the_same_pixels(scales, sides):
     assert HalfPixelNearestPass()(model).modified
     assert modes(model) == ("half_pixel", "round_prefer_ceil")
     np.testing.assert_array_equal(run(model, feeds)["y"], wanted)
+
+
+def test_scales_whose_quotients_are_whole_but_for_rounding_stay():
+    # 4.5 / .3 is 15 less half a unit in the last place: ONNX Runtime takes pixel 14 by these coordinates, and 15 by the others.
+    assert not HalfPixelNearestPass()(resized((1.0, 0.3), (5, 17))).modified
 
 
 @pytest.mark.parametrize("odd", [{"nearest_mode": "ceil"}, {"mode": "linear"}, {"coordinate_transformation_mode": "asymmetric"}])
