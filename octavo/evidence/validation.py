@@ -170,8 +170,7 @@ class Validation:
     @property
     def least(self) -> float:
         """FP32's metric below which nothing is there to be kept: its outputs are likely misread."""
-        doubted = self.scores[REFERENCE].doubted if self.scores else None
-        return doubted[0] if doubted else 0.0
+        return _least(self.scores[REFERENCE]) if self.scores else 0.0
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """By variant: the task's metrics, and fidelity; of FP32, which agrees with itself, only what says something."""
@@ -238,9 +237,12 @@ def _warnings(truth: Score, figures: Mapping[str, Any], found: Mapping[str, Any]
             yield f"FP32 has no {truth.needs.of}: {truth.needs.about} say nothing of what FP32 finds"
         elif count < truth.needs.least:
             yield f"FP32's {truth.needs.of} are {count}; {truth.needs.about} need {truth.needs.least} to say much"
-    floor = truth.doubted[0] if truth.doubted else 0.0
-    if truth.labelled and (figures.get(truth.metric) == 0 or figures.get(truth.metric, floor) < floor):
+    if truth.labelled and (figures.get(truth.metric) == 0 or figures.get(truth.metric, 1.0) < _least(truth)):
         yield f"`gate.retained` fails for every variant: of so little of FP32's own {truth.metric} nothing can be kept"
+
+
+def _least(truth: Score) -> float:
+    return truth.doubted[0] if truth.doubted else 0.0
 
 
 def _only(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:
