@@ -13,7 +13,8 @@ from octavo.graph.passes.forms.pool_behind_conv import PoolBehindConvPass
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.runtime.kernels import optimized_nodes
+from octavo.quantization.origins import Origins
+from octavo.runtime.kernels import RunNode, optimized_nodes
 
 GENERATOR = np.random.default_rng(17)
 IMAGES = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(4)]
@@ -117,3 +118,17 @@ def test_an_inception_module_is_integer_throughout(counts):
     assert {records[name]["precision"] for name in "apcrsj"} == {"int8"}
     noise = sum(np.square(run(model, feeds)["y"] - run(made.model, feeds)["y"]).sum() for feeds in IMAGES)
     assert noise < 1e-2 * sum(np.square(run(model, feeds)["y"]).sum() for feeds in IMAGES)
+
+
+@pytest.mark.parametrize(("op_type", "origin"), [("AveragePool", "pool"), ("Conv", "norm")])
+def test_a_float_pool_behind_its_conv_is_not_the_norm_whose_tensor_it_writes(op_type, origin):
+    """Inception V3 of Keras: a warning said that a norm was decided int8 and runs as float."""
+    nodes = [
+        oh.make_node("AveragePool", ["x"], ["p"], "pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["p", "w"], ["c"], "conv"),
+        oh.make_node("BatchNormalization", ["c", "one", "one", "one", "one"], ["n"], "norm"),
+        oh.make_node("Relu", ["n"], ["y"], "relu"),
+    ]
+    model = network(nodes, {"w": normal(2, 3, 1, 1), "one": np.ones(2, np.float32)}, ["y"])
+    found = Origins(model, {}).origin(RunNode("n_nchwc", op_type, "com.microsoft.nchwc", "float", ("reorder_token_0",)))
+    assert found.name == origin

@@ -25,6 +25,8 @@ _MADE = re.compile(
 )
 # What ONNX Runtime calls a Transpose that it has made itself, as exporters and we call one that has no name.
 _TURN = "Transpose"
+# May stand behind the Conv that reads it (`PoolBehindConvPass`), and writes what that one's BatchNormalization does.
+_POOL = "AveragePool"
 # ONNX Runtime takes these into the kernel of the node that they read; Max and Min as the Relu or Clip that they are to us.
 _FUSES = frozenset(
     {
@@ -79,7 +81,7 @@ class Origins:
         for name in names:
             for table in tables:
                 if name in table and not name == node.op_type == _TURN:
-                    return table[name]
+                    return _pool_before(table[name]) if node.op_type == _POOL else table[name]
         return next((self._makers[name] for output in node.outputs for name in _names(output) if name in self._makers), None)
 
     def kernel(self, name: str, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
@@ -144,6 +146,14 @@ def _names(name: str) -> list[str]:
     while _MADE.search(names[-1]):
         names.append(_MADE.sub("", names[-1]))
     return names
+
+
+def _pool_before(node: ir.Node) -> ir.Node:
+    """The pool whose mean comes to a node by a Conv and what is fused into that one; the node itself where there is none."""
+    before: ir.Node | None = node
+    while before is not None and before.op_type in _FUSES | {"Conv"}:
+        before = _before(before)
+    return before if before is not None and before.op_type == _POOL else node
 
 
 def _before(node: ir.Node) -> ir.Node | None:
