@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
-from octavo.graph.passes.qdq import new_constant
+from octavo.graph.passes.qdq import new_constant, number_of
 from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weights_of
 from octavo.quantization.int8.structure.streams import Stream, streams_of
 from octavo.quantization.int8.structure.units import Unit, readers
@@ -105,9 +105,7 @@ def _span(value: ir.Value, sizes: Mapping[ir.Value, np.ndarray]) -> float:
 
 def _bound(unit: Unit) -> float | None:
     node = unit.nodes[-1]
-    if node.op_type != "Clip" or len(node.inputs) < 3 or node.inputs[2] is None:
-        return None
-    return float(ir.convenience.get_const_tensor(node.inputs[2]).numpy())
+    return number_of(node.inputs[2]) if node.op_type == "Clip" and len(node.inputs) > 2 else None
 
 
 def _multiply(model: ir.Model, node: ir.Node, growth: np.ndarray) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.qdq import number_of
 from octavo.quantization.int8.structure.units import Unit
 
 __all__ = ["UNBOUNDED", "bounds_of", "folded"]
@@ -24,8 +25,6 @@ def bounds_of(node: ir.Node | None) -> tuple[float, float]:
         return UNBOUNDED
     if node.op_type == "Relu":
         return 0.0, np.inf
-    found = [*UNBOUNDED]
-    for place, value in enumerate(node.inputs[1:3]):
-        if value is not None:
-            found[place] = float(ir.convenience.get_const_tensor(value).numpy())
-    return found[0], found[1]
+    # Some exporters give bounds an axis of one, which ONNX Runtime takes, too.
+    low, high = (number_of(node.inputs[place]) if len(node.inputs) > place else None for place in (1, 2))
+    return UNBOUNDED[0] if low is None else low, UNBOUNDED[1] if high is None else high
