@@ -13,6 +13,7 @@ from graphs import inferred, network
 
 from octavo.calibration.collector import collect
 from octavo.calibration.ranges import tensor_range
+from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.passes.cleaning.resize_all_axes import ResizeAllAxesPass
 from octavo.graph.passes.forms.count_values import CountValuesPass
@@ -21,7 +22,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import summary
 from octavo.quantization.int8 import quantize_dynamic, quantize_static
-from octavo.quantization.int8.numbers.correction import correct_biases, rounded_weights
+from octavo.quantization.int8.numbers.correction import correct_bias, weight_codes
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.session import Session
@@ -152,21 +153,31 @@ def test_dynamic_keeps_convolutions_exact_but_for_their_weights(model):
         quantize_dynamic(model, Int8(keep_float=("Conv", "Gemm")))
 
 
+def rounded(weights: np.ndarray) -> np.ndarray:
+    codes, scale = weight_codes(weights, 0, per_channel=True)
+    return codes * scale
+
+
+def corrected_layers(model: ir.Model, statistics: Statistics, names: set[str]) -> list[str]:
+    layers = [node for node in model.graph if node.name in names]
+    return [node.name for node in layers if correct_bias(model, statistics, node, rounded(node.inputs[1].const_value.numpy()))]
+
+
 class TestCorrection:
     def test_rounding_is_symmetric_and_within_half_a_step(self):
         weights = GENERATOR.standard_normal((4, 3, 3, 3)).astype(np.float32)
-        rounded = rounded_weights(weights, 0, per_channel=True, bits=8)
+        restored = rounded(weights)
         steps = np.abs(weights).max(axis=(1, 2, 3)) / 127
-        assert (np.abs(rounded - weights).max(axis=(1, 2, 3)) <= steps / 2 * 1.001).all()
-        assert np.array_equal(rounded_weights(-weights, 0, per_channel=True, bits=8), -rounded)
+        assert (np.abs(restored - weights).max(axis=(1, 2, 3)) <= steps / 2 * 1.001).all()
+        assert np.array_equal(rounded(-weights), -restored)
 
     @pytest.mark.parametrize("value", [0.0, 1e-41, 1e-44, 5e-37])
     def test_a_dead_channel_becomes_zero_and_nothing_becomes_nan(self, value, statistics):
         weights = GENERATOR.standard_normal((4, 3, 3, 3)).astype(np.float32)
         weights[1] = value
-        rounded = rounded_weights(weights, 0, per_channel=True, bits=8)
-        assert np.abs(rounded[1]).max() <= 1.01 * value
-        assert np.isfinite(rounded).all()
+        restored = rounded(weights)
+        assert np.abs(restored[1]).max() <= 1.01 * value
+        assert np.isfinite(restored).all()
         dead = small_network().graph.initializer[0]
         stem = onh.to_array(dead).copy()
         stem[2] = value
@@ -178,12 +189,12 @@ class TestCorrection:
         # Weights replaced by their rounded form: without correction the channel means drift, with it they return.
         drifted, corrected = (inferred(small_network()) for _ in range(2))
         names = {"stem", "point"}
-        correct_biases(corrected, statistics, names, per_channel=True, bits=8)
+        corrected_layers(corrected, statistics, names)
         for changed in (drifted, corrected):
             for node in changed.graph:
                 if node.name in names:
                     weight = node.inputs[1]
-                    weight.const_value = ir.tensor(rounded_weights(weight.const_value.numpy(), 0, per_channel=True, bits=8))
+                    weight.const_value = ir.tensor(rounded(weight.const_value.numpy()))
 
         def mean(changed: ir.Model) -> np.ndarray:
             tensors = collect(changed, samples_of(), tensors=["stem", "point"]).tensors
@@ -194,7 +205,7 @@ class TestCorrection:
 
     def test_layers_without_bias_groups_and_gemm_are_covered(self, statistics):
         changed = inferred(small_network())
-        assert correct_biases(changed, statistics, {"stem", "depth", "point", "head"}, per_channel=True, bits=8) == 4
+        assert len(corrected_layers(changed, statistics, {"stem", "depth", "point", "head"})) == 4
         depth = next(node for node in changed.graph if node.name == "depth")
         assert depth.inputs[2].name == "depth.corrected_bias"
         onnx.checker.check_model(ir.to_proto(changed))

@@ -12,10 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
-from octavo.graph.passes.qdq import new_constant
+from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["correct_biases", "mean_output", "mean_shift", "rounded_weights", "weight_codes"]
+__all__ = ["correct_bias", "mean_output", "mean_shift", "weight_codes"]
 
+# The largest code.
+_LIMIT = 127
 # Shares of the largest weight that `mse` tries as the end of the codes, the largest share first.
 _CLIPS = np.linspace(1.0, 0.4, 61, dtype=np.float32)
 # The scale of weights that are all zero: any would do for them, but biases are rounded to steps of input scale times it.
@@ -23,15 +25,14 @@ _OF_ZEROS = np.float32(2.0**-13)
 
 
 def weight_codes(
-    weights: np.ndarray, axis: int, *, per_channel: bool, bits: int, method: str = "minmax", least: np.ndarray | None = None
+    weights: np.ndarray, axis: int, *, per_channel: bool, method: str = "minmax", least: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Symmetric integer codes of weights.
+    """Symmetric integer codes of weights, -127..127.
 
     Args:
         weights: float32.
         axis: the output channel axis.
         per_channel: one scale a channel, else one for all.
-        bits: 8 (codes -127..127), or 7 where the kernel would saturate (-64..64, as ONNX Runtime's reduce_range has it).
         method: `minmax`: the largest weight has the largest code. `mse`: of a grid of clipped ends, the one whose squared error
             over the channel is least; never worse than `minmax` in that.
         least: where given, the least scale that each output channel may have, float32; one for all has the largest of them.
@@ -40,67 +41,47 @@ def weight_codes(
         (codes, scale): whole numbers as float32 of the weights' shape, and float32 that broadcasts with them.
     """
     others = tuple(place for place in range(weights.ndim) if place != axis) if per_channel else None
-    limit = 127 if bits == 8 else 64
-    scale = (np.abs(weights).max(axis=others, keepdims=True) / np.float32(limit)).astype(np.float32)
+    scale = (np.abs(weights).max(axis=others, keepdims=True) / np.float32(_LIMIT)).astype(np.float32)
     # Dead channels hold zeros, or weight decay's leftovers near 1e-41, whose scale would be 0: they become exact zeros.
     scale = np.where(scale < np.finfo(np.float32).tiny, _OF_ZEROS, scale)
     if method == "mse":
-        scale = _least_error(weights, scale, others, limit)
+        scale = _least_error(weights, scale, others)
     if least is not None:
         shape = [1] * weights.ndim
         shape[axis] = -1
         scale = np.maximum(scale, least.reshape(shape) if per_channel else least.max())
-    return np.clip(np.rint(weights / scale), -limit, limit), scale
+    return np.clip(np.rint(weights / scale), -_LIMIT, _LIMIT), scale
 
 
-def _least_error(weights: np.ndarray, scale: np.ndarray, others: tuple[int, ...] | None, limit: int) -> np.ndarray:
+def _least_error(weights: np.ndarray, scale: np.ndarray, others: tuple[int, ...] | None) -> np.ndarray:
     """Of clipped scales, the one with the least squared error in each channel; a tie keeps the larger scale."""
     best, least = scale, np.full(scale.shape, np.inf)
     for clip in _CLIPS:
         tried = np.maximum(scale * clip, np.finfo(np.float32).tiny)
-        codes = np.clip(np.rint(weights / tried), -limit, limit)
+        codes = np.clip(np.rint(weights / tried), -_LIMIT, _LIMIT)
         error = np.square(codes * tried - weights, dtype=np.float64).sum(axis=others, keepdims=True)
         best, least = np.where(error < least, tried, best), np.minimum(error, least)
     return best
 
 
-def rounded_weights(weights: np.ndarray, axis: int, *, per_channel: bool, bits: int, method: str = "minmax") -> np.ndarray:
-    """Weights as their codes give them back: float32 of the same shape; arguments as in `weight_codes`."""
-    codes, scale = weight_codes(weights, axis, per_channel=per_channel, bits=bits, method=method)
-    return codes * scale
-
-
-def correct_biases(
-    model: ir.Model, statistics: Statistics, nodes: set[str], *, per_channel: bool, bits: int, method: str = "minmax"
-) -> int:
-    """Correct the biases of Conv and Gemm nodes in place; a missing bias is added.
+def correct_bias(model: ir.Model, statistics: Statistics, node: ir.Node, restored: np.ndarray) -> bool:
+    """Correct the bias of a Conv or Gemm in place; a missing bias is added.
 
     Args:
-        model: the FP32 graph.
-        statistics: with the per-channel means of the nodes' inputs.
-        nodes: names of the nodes whose weights will be quantized.
-        per_channel, bits, method: as in `weight_codes`.
+        model: the graph.
+        statistics: with the per-channel means of the node's input.
+        node: the layer, with its weights of FP32.
+        restored: these as their codes give them back; float32 of their shape.
 
     Returns:
-        How many layers were corrected.
+        Whether it was corrected: a layer of another form, or without means, is left as it is.
     """
-    corrected = 0
-    for node in model.graph:
-        if node.name not in nodes or node.op_type not in ("Conv", "Gemm"):
-            continue
-        tensor = statistics.tensors.get(node.inputs[0].name or "")
-        means = tensor.means() if tensor else None
-        weights = ir.convenience.get_const_tensor(node.inputs[1])
-        if means is None or weights is None:
-            continue
-        axis = 0 if node.op_type == "Conv" or ("transB" in node.attributes and node.attributes["transB"].value) else 1
-        restored = rounded_weights(weights.numpy(), axis, per_channel=per_channel, bits=bits, method=method)
-        shift = mean_shift(node, restored, means)
-        if shift is None:
-            continue
-        _subtract(model, node, shift.astype(np.float32))
-        corrected += 1
-    return corrected
+    tensor = statistics.tensors.get(node.inputs[0].name or "")
+    means = tensor.means() if tensor else None
+    shift = mean_shift(node, restored, means) if means is not None else None
+    if shift is None:
+        return False
+    return _subtract(model, node, shift.astype(np.float32))
 
 
 def mean_shift(node: ir.Node, restored: np.ndarray, means: np.ndarray) -> np.ndarray | None:
@@ -148,16 +129,14 @@ def mean_output(node: ir.Node, weights: np.ndarray, means: np.ndarray) -> np.nda
     return (kernel_sums * mean_of).sum(axis=1)
 
 
-def _subtract(model: ir.Model, node: ir.Node, shift: np.ndarray) -> None:
+def _subtract(model: ir.Model, node: ir.Node, shift: np.ndarray) -> bool:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     old = ir.convenience.get_const_tensor(bias) if bias is not None else None
     if bias is not None and old is None:
-        return
+        return False
     values = (np.zeros_like(shift) if old is None else old.numpy()) - shift
     # A fresh initializer: the old one may be shared with another node.
-    value = new_constant(model, f"{node.name}.corrected_bias", values)
-    if len(node.inputs) > 2:
-        node.replace_input_with(2, value)
-    else:
-        node.resize_inputs(3)
-        node.replace_input_with(2, value)
+    node.resize_inputs(3)
+    node.replace_input_with(2, new_constant(model, f"{node.name}.corrected_bias", values))
+    forget(model, bias)
+    return True

@@ -32,10 +32,7 @@ def store_weights(model: ir.Model, codes: Mapping[str, Codes]) -> None:
         code = codes.get(node.name or "")
         if code is None or len(node.inputs) < 2 or ir.convenience.get_const_tensor(node.inputs[1]) is None:
             continue
-        shape = [1] * code.codes.ndim
-        if code.scale.size > 1:
-            shape[code.axis] = -1
-        store_as_int8(model, node, code.codes, code.scale.reshape(shape))
+        store_as_int8(model, node, code.codes, code.laid(code.scale))
         if code.bias is not None:
             bias = new_constant(model, f"{node.name}.stored.bias", code.bias)
             node.resize_inputs(max(3, len(node.inputs)))

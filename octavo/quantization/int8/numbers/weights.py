@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.passes.kernels.bias_codes import MOST
+from octavo.graph.passes.qdq import constant_of
 from octavo.quantization.int8.numbers.correction import weight_codes
 from octavo.quantization.int8.numbers.qparams import QParams
 
@@ -33,9 +34,14 @@ class Codes:
     @property
     def restored(self) -> np.ndarray:
         """The weights that the codes stand for, float32."""
+        return self.codes.astype(np.float32) * self.laid(self.scale)
+
+    def laid(self, scale: np.ndarray) -> np.ndarray:
+        """A scale for each channel of the axis (or one for all), so that it broadcasts with the codes."""
         shape = [1] * self.codes.ndim
-        shape[self.axis] = -1
-        return self.codes.astype(np.float32) * self.scale.reshape(shape if self.scale.size > 1 else [1] * self.codes.ndim)
+        if scale.size > 1:
+            shape[self.axis] = -1
+        return scale.reshape(shape)
 
     def into_codes_of(self, output: QParams) -> Codes:
         """The same layer putting out the codes of a per-channel output: scale and zero point go into weights and bias."""
@@ -56,10 +62,7 @@ class Codes:
         if (self.scale >= least).all():
             return self
         scale = np.maximum(self.scale, least).astype(np.float32)
-        shape = [1] * self.codes.ndim
-        shape[self.axis] = -1
-        shape = shape if scale.size > 1 else [1] * self.codes.ndim
-        codes = np.clip(np.rint(self.restored / scale.reshape(shape)), -127, 127).astype(np.int8)
+        codes = np.clip(np.rint(self.restored / self.laid(scale)), -127, 127).astype(np.int8)
         return Codes(codes, scale, self.axis, self.bias)
 
 
@@ -67,6 +70,9 @@ def channel_axis(node: ir.Node) -> int:
     """The axis of a weighted node's constant input that counts output channels."""
     if node.op_type == "Conv":
         return 0
+    if node.op_type == "ConvTranspose":
+        # Weights are (in, out, ...), and of depthwise ones (out, 1, ...).
+        return 1 if node.inputs[1].shape[1] > 1 else 0
     transposed = node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int()
     return 0 if transposed else 1
 
@@ -77,14 +83,13 @@ def weights_of(node: ir.Node) -> np.ndarray:
 
 
 def bias_of(node: ir.Node) -> np.ndarray | None:
-    """A weighted node's bias as a vector, or None."""
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        return None
-    return ir.convenience.get_const_tensor(node.inputs[2]).numpy().reshape(-1)
+    """A weighted node's constant bias as a vector, or None."""
+    bias = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
+    return None if bias is None else bias.reshape(-1)
 
 
 def codes_of(node: ir.Node, *, per_channel: bool, method: str = "minmax", least: np.ndarray | None = None) -> Codes:
-    """Rounded to nearest, bias untouched; arguments as in `weight_codes`, of 8 bits."""
+    """Rounded to nearest, bias untouched; arguments as in `weight_codes`."""
     weights, axis = weights_of(node), channel_axis(node)
-    codes, scale = weight_codes(weights, axis, per_channel=per_channel, bits=8, method=method, least=least)
+    codes, scale = weight_codes(weights, axis, per_channel=per_channel, method=method, least=least)
     return Codes(codes.astype(np.int8), scale.reshape(-1), axis, bias_of(node))

@@ -74,7 +74,7 @@ def share_codes(model: ir.Model) -> None:
     """Keep int8 weights once that several layers have, in place, by Tile and Split, which ONNX Runtime folds.
 
     To it they are apart, as `_share_equal` says they must be, and those of products with ranges of run time, too
-    (`dynamic._unshare`).
+    (`dynamic_products`).
 
     Args:
         model: a graph that is ready to be saved.
