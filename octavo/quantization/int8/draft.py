@@ -55,6 +55,7 @@ class Plan:
         corrected: how many biases took a mean shift back.
         taken: what the biases of units took back of what rounding activations shifts, float64 an output channel, by node.
         stored: codes of float layers whose weights are int8 in the file, by node.
+        float32: nodes of float layers whose weights are not float16 in the file (`halves.py`).
     """
 
     reasons: dict[Unit, str]
@@ -63,6 +64,7 @@ class Plan:
     corrected: int
     taken: Mapping[str, np.ndarray] = field(default_factory=dict)
     stored: Mapping[str, Codes] = field(default_factory=dict)
+    float32: frozenset[str] = frozenset()
 
     @property
     def int8(self) -> list[Unit]:

@@ -3,7 +3,7 @@
 Integer kernels do not pay everywhere (few channels, little work a layer), and where they do the placements that pay may be too far
 from FP32. A file that computes as FP32 does is as fast, about a quarter as large, and rounded in its weights alone: their codes are
 restored while ONNX Runtime loads the graph (`numbers/stored.py`). Where int8 weights of all layers are too far as well, those that
-make little noise have them, and the others float16.
+make little noise have them, and the others float16, or float32 (`halves.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.halves import with_float32
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.costs import CostTable
-from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.runtime.host import has_vnni
 from octavo.runtime.mapped import session_of
 from octavo.runtime.timing import interleaved
@@ -82,7 +82,7 @@ def served_by(
         judge: measures.
         wanted_db: SQNR in dB that the network is held to.
     """
-    costs, why = found.costs, ""
+    costs, why, wanted = found.costs, "", 10 ** (-wanted_db / 10)
     if db_of(found.noise) < wanted_db:
         why = "none of the measured placements with INT8 in them is close enough to FP32"
     elif saved < _SAVES:
@@ -99,11 +99,8 @@ def served_by(
         if why and any(scale.zero_point.dtype == np.uint16 for scale in found.plan.scales.values()):
             why += _SIXTEEN
     for layers in (_heavy(whole), stored, ()) if why else ():
-        plan = in_float(draft, whole, why, layers)
-        graph = draft.written(plan, judge.heads)
-        # All that is rounded of such a file is its weights, and those that are float16 in it are, too. Nothing is closer than that.
-        pack_constants(graph, draft.kept)
-        noise = judge.judge(graph)
+        # All that is rounded of such a file is its weights. Nothing is closer than the last.
+        plan, noise = with_float32(draft, in_float(draft, whole, why, layers), judge, wanted)
         if not layers or db_of(noise) >= wanted_db:
             return Served(plan, noise, costs, why)
     return replace(found, costs=costs)

@@ -25,6 +25,7 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.begun import Begun, begin
 from octavo.quantization.int8.choice import chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
+from octavo.quantization.int8.halves import with_float32
 from octavo.quantization.int8.in_float import Served, served_by
 from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.noise.found import Found, SureBoxes, found_of
@@ -175,6 +176,8 @@ def _quantized(
                 if db_of(noise) >= bound:
                     # What of it was too dear in INT8 says nothing of this file.
                     record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
+        if "in_float" not in record and draft.target.layout == "kernels":
+            plan, _ = with_float32(draft, plan, judge, 10 ** (-record["fidelity_db"] / 10))
         record |= {"found_f1": round(found.f1(draft.written(plan)), 4)} if found is not None else {}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
@@ -190,7 +193,7 @@ def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe:
         result = as_qoperator(result)
     with added_apart(result):
         # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
-        halves = pack_constants(result, begun.kept) if target_of(recipe.target).layout == "kernels" else ()
+        halves = pack_constants(result, {*begun.kept, *plan.float32}) if target_of(recipe.target).layout == "kernels" else ()
     shorten_names(result, model)
     wide = {name for name, scale in plan.scales.items() if scale.zero_point.dtype == np.uint16}
     return result, with_halves(decided(model, plan.reasons, choosers, wide), halves)

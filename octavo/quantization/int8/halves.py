@@ -1,0 +1,63 @@
+"""Float layers whose weights are not float16 in the file, because the network would fall below what it is held to by that.
+
+Half precision keeps 60 dB of each channel's weights (`writing/packed.py`), which next to no network feels. One whose weights cancel
+each other does: a MobileOne of random weights, float throughout, answered with 22.7 dB where 24.5 were asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.writing.packed import pack_constants
+
+__all__ = ["with_float32"]
+
+# So many groups of layers at most are looked at, on so many images, those with the most noise.
+_GROUPS, _IMAGES = 32, 2
+# The share of the noise that is left to make which layers in float16 may make by what each group makes alone.
+_SHARE = 0.5
+
+
+def with_float32(draft: Draft, plan: Plan, judge: Judge, wanted: float) -> tuple[Plan, float]:
+    """A plan with the layers whose weights stay float32 in the file, and the noise that this makes at the heads.
+
+    - None, where the noise wanted is kept with all of them in float16, or is not without.
+    - Else those that make most noise, and all where that does not do.
+
+    Args:
+        draft: what plans are made with.
+        plan: the plan; what it gives back to float is written as `pack_constants` does it.
+        judge: measures.
+        wanted: a noise-to-signal ratio.
+    """
+
+    def measured(kept: set[str], by: Judge) -> tuple[set[str], float, list[float]]:
+        graph = draft.written(plan, judge.heads)
+        halves = pack_constants(graph, {*draft.kept, *kept})
+        by_image = by.judge_by_image(graph)
+        return halves, by.total(by_image), by_image
+
+    halves, noise, by_image = measured(set(), judge)
+    if not halves or noise <= wanted:
+        return plan, noise
+    names = sorted(halves)
+    *_, least, without = measured(set(names), judge)
+    if least > wanted:
+        return plan, noise
+    worst = np.argsort(by_image)[-_IMAGES:]
+    some, base = judge.only(worst), float(np.mean(np.array(without)[worst]))
+    groups = [set(group.tolist()) for group in np.array_split(names, min(len(names), _GROUPS))]
+    alone = [(measured(set(names) - group, some)[1] - base, group) for group in groups]
+    left, kept = _SHARE * (wanted - least), set(names)
+    for own, group in sorted(alone, key=lambda pair: pair[0]):
+        left -= max(own, 0.0)
+        if left < 0:
+            break
+        kept -= group
+    noise = measured(kept, judge)[1]
+    kept, noise = (kept, noise) if noise <= wanted else (set(names), least)
+    return replace(plan, float32=frozenset(kept)), noise
