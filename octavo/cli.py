@@ -13,11 +13,14 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from octavo.crash import watched
 from octavo.errors import OctavoError
 
 __all__ = ["PARAMS", "parser", "run"]
+
+_INTERRUPTED = "interrupted; outputs are as they were"
 
 PARAMS = Path("params.yaml")
 # 128 + SIGPIPE, 128 + SIGTERM.
@@ -70,5 +73,17 @@ def _reported(main: Callable[[], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("interrupted; outputs are as they were", file=sys.stderr)
+        print(_INTERRUPTED, file=sys.stderr)
         sys.exit(130)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ctrl-C while a script still imports what it needs, which takes seconds: `run` is not there yet to answer it."""
+    if issubclass(kind, KeyboardInterrupt):
+        print(_INTERRUPTED, file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+# Scripts import this module before those that take their time.
+sys.excepthook = _uncaught

@@ -85,6 +85,16 @@ def test_other_ends_are_as_they_were(tmp_path, ends, code, said):
     assert (done.returncode, done.stderr) == (code, said)
 
 
+def test_ctrl_c_while_a_script_still_imports_is_no_traceback():
+    """Before `run`; the process ends by the signal, which shells call 130."""
+    words = "from octavo import cli\nimport os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    words += "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted; outputs are as they were\n")
+    other = subprocess.run([sys.executable, "-c", "from octavo import cli; 1 / 0"], capture_output=True, text=True, check=False)
+    assert (other.returncode, other.stderr.splitlines()[-1]) == (1, "ZeroDivisionError: division by zero")
+
+
 def test_faulthandler_that_is_on_already_is_left_alone(tmp_path):
     done = ended(tmp_path, CRASH, PYTHONFAULTHANDLER="1")
     assert done.returncode == -signal.SIGSEGV
