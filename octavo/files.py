@@ -32,6 +32,7 @@ __all__ = [
     "replace_dir",
     "replace_dirs",
     "replace_file",
+    "replace_inside",
     "scratch_written_to",
     "sha256_bytes",
     "sha256_file",
@@ -102,11 +103,8 @@ def replace_dir(path: str | Path) -> Iterator[Path]:
         aside = path.parent / f".{path.name}.previous"
         if aside.exists() and not path.exists():
             os.rename(aside, path)
-        _sweep(path)
         shutil.rmtree(aside, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial", dir=path.parent))
-        lock = _locked(temporary)
-        try:
+        with _beside(path) as temporary:
             temporary.chmod(0o777 & ~_umask())
             yield temporary
             for written in temporary.rglob("*"):
@@ -121,10 +119,6 @@ def replace_dir(path: str | Path) -> Iterator[Path]:
                 raise
             _flush(path.parent)
             shutil.rmtree(aside, ignore_errors=True)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
 
 
 @contextmanager
@@ -138,6 +132,31 @@ def replace_dirs(paths: Iterable[str | Path]) -> Iterator[list[Path]]:
         # Before the first rename: no slow disk lies between it and the last.
         for written in chain.from_iterable(folder.rglob("*") for folder in temporary):
             _flush(written)
+
+
+@contextmanager
+def replace_inside(folder: str | Path) -> Iterator[Path]:
+    """Yield a new empty folder beside `folder`; when the block ends without error, what lies in it takes the places of what has the
+    same names in `folder`, one rename after the other, all of it on disk before the first. Whatever else is in `folder` stays.
+
+    Raises:
+        OutputError: something cannot be written; all is as it was.
+    """
+    folder = Path(folder)
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _beside(folder) as temporary:
+            yield temporary
+            for written in temporary.rglob("*"):
+                _flush(written)
+            made = sorted(temporary.iterdir())
+            gone = temporary / ".previous"
+            gone.mkdir()
+            for path in made:
+                if path.is_dir() and (folder / path.name).exists():
+                    os.rename(folder / path.name, gone / path.name)
+                os.replace(path, folder / path.name)
+            _flush(folder)
 
 
 @contextmanager
@@ -205,6 +224,25 @@ def _explained(path: Path) -> Iterator[None]:
             f"{path} could not be written: {error.strerror or error}",
             "free disk space or check the folder's permissions, then run the stage again; the previous output is untouched",
         ) from error
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, locked as long as it is filled, and gone afterwards where it has not been renamed.
+
+    Errors of what is written in it name the place that it would have.
+    """
+    _sweep(path)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial", dir=path.parent))
+    lock = _locked(temporary)
+    try:
+        yield temporary
+    except OutputError as error:
+        raise OutputError(error.problem.replace(str(temporary), str(path)), error.mend) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def _sweep(path: Path) -> None:

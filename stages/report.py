@@ -9,7 +9,7 @@ from rich.table import Table
 from octavo import cli
 from octavo.errors import DataError
 from octavo.evidence import remarks, report, series
-from octavo.files import read_json, write_csv, write_text
+from octavo.files import read_json, replace_inside, write_csv, write_text
 from octavo.layout import metrics_dir
 from octavo.params import load, load_model
 from octavo.progress import say
@@ -46,9 +46,10 @@ def _table(columns: tuple[str, ...], *rows: tuple[str, ...], title: str, caption
 
 def _write(name: str) -> None:
     accuracy, latency = _records(name)
-    write_text(metrics_dir(name) / "report.md", report.markdown(name, accuracy, latency))
-    write_csv(metrics_dir(name) / "tradeoff.csv", series.tradeoff(accuracy, latency))
-    write_csv(metrics_dir(name) / "resolutions.csv", series.resolutions(accuracy, latency))
+    with replace_inside(metrics_dir(name)) as temporary:
+        write_text(temporary / "report.md", report.markdown(name, accuracy, latency))
+        write_csv(temporary / "tradeoff.csv", series.tradeoff(accuracy, latency))
+        write_csv(temporary / "resolutions.csv", series.resolutions(accuracy, latency))
     for note in remarks.shortfalls(latency):
         say(f"note: {name}: {note}")
 

@@ -18,7 +18,7 @@ from octavo.evidence.remarks import remarks
 from octavo.evidence.resolutions import at_resolutions
 from octavo.evidence.roc import COLUMNS, roc_rows
 from octavo.evidence.validation import Validation
-from octavo.files import write_csv, write_json
+from octavo.files import replace_inside, write_csv, write_json
 from octavo.graph.io import load
 from octavo.graph.selection import pasted, selects
 from octavo.images.dataset import Images
@@ -73,11 +73,12 @@ def main() -> None:
         int8 = custom.whole(load(variants.paths["int8"]))
         layers = layer_noise(custom.whole(original), int8, samples, read_growth(chosen.model))
     folder = metrics_dir(chosen.model)
-    write_noise(chosen.model, layers)
-    write_pictures(folder / "pictures", validation, spec.validation.pictures)
-    write_csv(folder / "images.csv", validation.rows())
-    write_csv(folder / "roc.csv", roc_rows(validation), COLUMNS)
-    write_json(folder / "accuracy.json", record)
+    with replace_inside(folder) as temporary:
+        write_noise(temporary, chosen.model, layers)
+        write_pictures(temporary / "pictures", validation, spec.validation.pictures)
+        write_csv(temporary / "images.csv", validation.rows())
+        write_csv(temporary / "roc.csv", roc_rows(validation), COLUMNS)
+        write_json(temporary / "accuracy.json", record)
     notes += filter(None, [*variants.notes, session_warning(variants.entries.values())])
     lines = [f"note: {note}" for note in notes]
     lines += [f"{operator}: {ran}; compared: {', '.join(compared)}" for operator, ran in custom.metrics().items()]

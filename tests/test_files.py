@@ -12,7 +12,17 @@ import pytest
 
 from octavo import files
 from octavo.errors import OutputError
-from octavo.files import read_json, replace_dir, replace_dirs, replace_file, sha256_bytes, sha256_file, write_json, write_text
+from octavo.files import (
+    read_json,
+    replace_dir,
+    replace_dirs,
+    replace_file,
+    replace_inside,
+    sha256_bytes,
+    sha256_file,
+    write_json,
+    write_text,
+)
 
 
 def test_a_file_and_a_folder_are_replaced(tmp_path):
@@ -38,6 +48,30 @@ def test_an_error_while_writing_keeps_the_previous_output(tmp_path):
         raise RuntimeError
     assert (tmp_path / "a").read_text() == (tmp_path / "d/x").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "d"]
+
+
+def test_what_belongs_together_in_a_folder_takes_its_places_at_once(tmp_path):
+    folder = tmp_path / "metrics"
+    for name in ("kept.json", "record.json"):
+        write_text(folder / name, "old")
+    _make(folder / "pictures")
+    (folder / "pictures" / "gone.jpg").write_text("old")
+    with pytest.raises(OutputError, match="No space left"), replace_inside(folder) as temporary:
+        write_text(temporary / "new.csv", "half")
+        raise OSError(errno.ENOSPC, "No space left on device", str(temporary / "record.json"))
+    assert sorted(path.name for path in folder.iterdir()) == ["kept.json", "pictures", "record.json"]
+    with pytest.raises(OutputError, match=f"{folder / 'a/b'} could not be written"), replace_inside(folder) as temporary:
+        write_text(temporary / "a", "file")
+        write_text(temporary / "a/b", "in no folder")
+    with replace_inside(folder) as temporary:
+        write_text(temporary / "record.json", "new")
+        with replace_dir(temporary / "pictures") as pictures:
+            (pictures / "here.jpg").write_text("new")
+        assert (folder / "record.json").read_text() == "old"
+    assert sorted(path.name for path in folder.iterdir()) == ["kept.json", "pictures", "record.json"]
+    assert ((folder / "kept.json").read_text(), (folder / "record.json").read_text()) == ("old", "new")
+    assert [path.name for path in (folder / "pictures").iterdir()] == ["here.jpg"]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics"]
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):

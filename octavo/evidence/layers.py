@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from octavo.files import read_json, write_csv
-from octavo.layout import GROWTH, SENSITIVITY, metrics_dir, variant_dir
+from octavo.layout import GROWTH, SENSITIVITY, variant_dir
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.tensors import read_tensors
@@ -112,14 +113,15 @@ def read_growth(model: str) -> dict[str, np.ndarray]:
     return {tensor: np.array(factors) for tensor, factors in (read_json(found) if found.is_file() else {}).items()}
 
 
-def write_noise(model: str, layers: Sequence[LayerNoise]) -> None:
-    """Write metrics/<model>/layers.csv, and sensitivity.csv: INT8's noise rounding by rounding, as `quantize_int8` measured it.
+def write_noise(folder: Path, model: str, layers: Sequence[LayerNoise]) -> None:
+    """Write layers.csv, and sensitivity.csv: INT8's noise rounding by rounding, as `quantize_int8` measured it.
 
     Args:
+        folder: where they belong.
         model: its name.
         layers: as `layer_noise` gives them.
     """
-    folder, sensitivity = metrics_dir(model), variant_dir(model, "int8") / SENSITIVITY
+    sensitivity = variant_dir(model, "int8") / SENSITIVITY
     write_csv(folder / "layers.csv", [vars(layer) for layer in layers], ["index", "layer", "op_type", "sqnr_db"])
     alone = read_json(sensitivity) if sensitivity.is_file() else []
     write_csv(folder / "sensitivity.csv", alone, ["index", "layer", "rounds", "sqnr_db"])
