@@ -8,6 +8,7 @@ import onnx
 import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from graphs import inferred
 
@@ -15,6 +16,7 @@ from octavo.errors import QuantizationError
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable, is_static, signature
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.specimens import variants_of
+from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.placement import place
 from octavo.quantization.int8.structure.units import units_of
 from octavo.runtime.profiling import kernel_times
@@ -220,3 +222,14 @@ def test_a_damaged_table_is_an_error_that_names_it(tmp_path, damage):
 def test_a_table_that_is_not_there(tmp_path):
     with pytest.raises(QuantizationError, match=r"none\.json: no such file\n.*DVC deletes"):
         CostTable.load(tmp_path / "none.json")
+
+
+def test_whose_times_a_placement_went_by_is_told(table):
+    here = Int8Result(network(), [], costs=dataclasses.replace(table, source="copy.json"))
+    assert here.warnings(repair=True) == []
+    version = onnxruntime.__version__
+    assert table.machine.startswith("host ")
+    assert table.machine.endswith(f"), ONNX Runtime {version}, 1 threads")
+    other = dataclasses.replace(table, host={**table.host, "onnxruntime": "1.0.0"}, source="copy.json")
+    (warning,) = dataclasses.replace(here, costs=other).warnings(repair=True)
+    assert warning.startswith(f"placed by times of ONNX Runtime 1.0.0 (`placement: table:copy.json`), and this is {version}: ")

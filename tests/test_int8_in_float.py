@@ -189,6 +189,7 @@ def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
     named = table(tmp_path / "costs.json", SLOW)
     whole = quantized(fidelity=10.0, placement=named)
     assert "int8" in precisions(whole)
+    assert whole.measured["times_of"] == whole.costs.machine
     wanted = whole.measured["all_int8_db"] + 3
     result = quantized(fidelity=wanted, placement=named)
     assert result.measured["in_float"] == "none of the measured placements with INT8 in them is close enough to FP32"

@@ -75,6 +75,7 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             *([("computes in float throughout", str(measured["in_float"]))] if "in_float" in measured else []),
             ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),
             *_for_calibration(measured),
+            *([("placed by times of", str(measured["times_of"]))] if "times_of" in measured else []),
         ]
     ran = made["executed"]
     rows.append(("layers decided INT8", f"{ran['int8_layers']}, of which {ran['int8_layers_integer']} run as integer kernels"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 
 from octavo.files import write_json
 from octavo.layout import GROWTH, SENSITIVITY
@@ -72,11 +73,21 @@ class Int8Result:
             why = self.measured["in_float"]
             stored = "with int8 weights in the file where these are close enough"
             return [f"all layers compute in float, {stored}: {why}; `repair: false` keeps INT8 as it is"]
-        found = self._of_fidelity(repair=repair)
+        found = [*self._of_fidelity(repair=repair), *self._of_times()]
         # Weights that are int8 for the file's size alone were never to compute.
         if share is not None and share < _HALF and not any(decision.arithmetic for decision in self.decisions):
             found.append(f"{share:.0%} of the multiplications are in INT8, and the others in float: report.md says why")
         return found
+
+    def _of_times(self) -> list[str]:
+        """Whether the table that was read is one of other kernels than these."""
+        if self.costs is None or self.costs.source is None:
+            return []
+        theirs, ours = self.costs.host.get("onnxruntime"), onnxruntime.__version__
+        table = f"`placement: table:{self.costs.source}`"
+        placed = f"placed by times of ONNX Runtime {theirs} ({table}), and this is {ours}"
+        remade = "other layers may be faster in float now; `placement: measured` makes a new table"
+        return [f"{placed}: {remade}"] if theirs != ours else []
 
     def _of_fidelity(self, *, repair: bool) -> list[str]:
         if self.unmeasured:

@@ -144,9 +144,8 @@ def _quantized(
         return draft
 
     chosen = chosen_way(make, recipe, judge, any(map(is_map, begun.last)), bound)
-    whole = chosen.plan
+    whole, units = chosen.plan, chosen.draft.units
     costs = _costs(recipe, ready, whole, measurable=images is not None)
-    units = chosen.draft.units
     prices = measured(units, costs, whole.int8) if costs is not None else estimated(units, recipe.target)
     alone: Noise | None = None
     record: dict[str, Any] = {}
@@ -182,6 +181,7 @@ def _quantized(
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
     rows = alone.rows(whole.reasons) if alone is not None else []
+    record |= {"times_of": costs.machine} if record and costs is not None else {}
     return Int8Result(result, decisions, plan.corrected, record, costs, rows, draft.growth, unmeasured=judge is None)
 
 

@@ -76,6 +76,12 @@ class CostTable:
     speeds: Mapping[str, float] = field(default_factory=dict)
     source: str | None = field(default=None, compare=False)
 
+    @property
+    def machine(self) -> str:
+        """Whose times these are, for a manifest."""
+        host = self.host
+        return f"host {host.get('id')} ({host.get('cpu')}), ONNX Runtime {host.get('onnxruntime')}, {host.get('threads')} threads"
+
     def cost(self, unit: Unit) -> Cost:
         """What a unit takes.
 
