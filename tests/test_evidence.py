@@ -511,3 +511,7 @@ def test_layers_whose_channels_were_filled_up_are_compared_by_their_own():
     assert (32, 1, 3, 3) in widths, "the depthwise layer was filled up, else this shows nothing"
     noise = {layer.layer: layer.sqnr_db for layer in layer_noise(model, made, lambda: iter(feeds))}
     assert noise["c"] > 20
+    # Equalized, these channels have factors, too.
+    grown = dict.fromkeys("abc", np.ones(32))
+    equalized = layer_noise(model, made, lambda: iter(feeds), grown)
+    assert {layer.layer: layer.sqnr_db for layer in equalized} == noise
