@@ -113,6 +113,12 @@ class TestPickles:
         with pytest.raises(QuantizationError, match=r"last\.pt is no checkpoint that can be read.*Weights only load failed"):
             checkpoint.Checkpoint.load(tmp_path / "last.pt", {})
         assert not evil.folder.exists()
+        # torch's own way out is to run it.
+        for damage in (np.random.default_rng(0).bytes(5000), b""):
+            (tmp_path / "last.pt").write_bytes(damage)
+            with pytest.raises(QuantizationError, match=r"no checkpoint that can be read: .*\n  to mend: start anew: ") as told:
+                checkpoint.Checkpoint.load(tmp_path / "last.pt", {})
+            assert "weights_only" not in str(told.value)
 
     def test_statistics(self, tmp_path, evil):
         write_json(tmp_path / "statistics.json", {})

@@ -65,16 +65,17 @@ class Checkpoint:
         Raises:
             QuantizationError: it is damaged, or of another model or configuration; the message says what differs.
         """
-        anew = "run it with the settings that it was made with, or start anew: `python stages/qat.py --model NAME --restart`"
+        anew = "start anew: `python stages/qat.py --model NAME --restart`"
         try:
             held = cls(**torch.load(path, map_location="cpu", weights_only=True))
         except (OSError, RuntimeError, EOFError, ValueError, TypeError, KeyError, UnpicklingError) as error:
-            raise QuantizationError(
-                f"{path} is no checkpoint that can be read: {' '.join(str(error).split())[:200]}", anew
-            ) from error
+            # Of torch's words the first sentence: the others advise to run what code it holds.
+            why = " ".join(str(error).split()).partition(". ")[0] or "it is empty"
+            raise QuantizationError(f"{path} is no checkpoint that can be read: {why[:200]}", anew) from error
         differs = sorted(name for name in {*key, *held.key} if key.get(name) != held.key.get(name))
         if differs:
             raise QuantizationError(
-                f"{path} is a checkpoint of another run: {', '.join(differs)} differ{'s' if len(differs) == 1 else ''}", anew
+                f"{path} is a checkpoint of another run: {', '.join(differs)} differ{'s' if len(differs) == 1 else ''}",
+                f"run it with the settings that it was made with, or {anew}",
             )
         return held
