@@ -196,6 +196,10 @@ def test_where_no_placement_is_close_enough_weights_alone_are_rounded(tmp_path):
     assert result.measured["db"] >= wanted
     assert precisions(result) == {"float"}
     assert "int8" in precisions(quantized(fidelity=wanted, placement=named, repair=False))
+    # So it is where integer operators were asked for: it stayed far from FP32, with a warning.
+    operators = quantized(fidelity=wanted, placement=named, format="qoperator")
+    assert ir.to_proto(operators.model).SerializeToString() == ir.to_proto(result.model).SerializeToString()
+    assert operators.measured["in_float"] == result.measured["in_float"]
     # Where those of all layers miss the mark, too, the ones that make little noise are: not the layer with the outlier.
     model = plain(outlier=20.0)
     statistics = graphs.statistics_of(model, FEEDS[:8])

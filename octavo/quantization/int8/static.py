@@ -150,13 +150,14 @@ def _quantized(
     alone: Noise | None = None
     record: dict[str, Any] = {}
     if judge is None:
-        draft = chosen.draft
-        plan = Placing(draft, whole, prices).fastest()
+        draft, plan = chosen.draft, Placing(chosen.draft, whole, prices).fastest()
     else:
         of = placed(chosen, prices, judge, recipe=recipe, last=begun.last, bound=bound, found=found)
         draft, plan, noise = of.ranged.draft, of.ranged.plan, of.ranged.noise
         placing, whole, alone, record = of.placing, of.placing.whole, of.alone, of.record
-        if recipe.repair and recipe.format == "qdq" and draft.target.layout == "kernels":
+        # The speed of operator form is not asked for.
+        asked = recipe.repair and (recipe.format == "qdq" or db_of(of.left) < record["fidelity_db"])
+        if asked and draft.target.layout == "kernels":
             served = served_by(
                 model,
                 draft,
@@ -189,7 +190,7 @@ def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe:
     """What was written of a plan as the file has it, and the decisions for the nodes of FP32 as it came in."""
     choosers = begun.choosers
     result = released(made, begun.complete, choosers) if choosers else made
-    if recipe.format == "qoperator":
+    if recipe.format == "qoperator" and plan.int8:
         result = as_qoperator(result)
     with added_apart(result):
         # ONNX Runtime folds what restores them; TensorRT, for one, knows no uint16.
