@@ -177,7 +177,7 @@ def _quantized(
                     # What of it was too dear in INT8 says nothing of this file.
                     record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
         if "in_float" not in record and draft.target.layout == "kernels":
-            plan, _ = with_float32(draft, plan, judge, 10 ** (-record["fidelity_db"] / 10))
+            plan, noise = with_float32(draft, plan, judge, 10 ** (-record["fidelity_db"] / 10))
         record |= {"found_f1": round(found.f1(draft.written(plan)), 4)} if found is not None else {}
         record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
