@@ -41,6 +41,8 @@ ASKED = {
 }
 # Of `retained` without a figure.
 NOTHING_TO_KEEP = "FP32's own metric is 0 or next to it, of which nothing can be kept"
+# Of a gate that is inconclusive without an interval.
+TOO_LITTLE = "of too little to pass by (`warning` in the record)"
 # Records hold six digits: what differs by less cannot be told from equal.
 RESOLUTION = 2e-6
 
@@ -83,10 +85,14 @@ class Verdict:
         """The figure with its interval: `0.912 [0.880, 0.940]`, named where the gate does not name it; empty where unknown."""
         if self.value is None:
             # `validate` writes no ratio to nothing, and fails the gate for FP32's sake.
-            return NOTHING_TO_KEEP if (self.gate, self.answer) == ("retained", FAIL) else ""
+            return NOTHING_TO_KEEP if (self.gate, self.answer) == ("retained", FAIL) else TOO_LITTLE if self._of_little else ""
         name = "" if self.figure == self.gate else f"{self.figure} "
         interval = f" [{self._form(self.low)}, {self._form(self.high)}]" if self.low is not None and self.high is not None else ""
-        return f"{name}{self._form(self.value)}{interval}"
+        return f"{name}{self._form(self.value)}{interval}" + (f" {TOO_LITTLE}" if self._of_little else "")
+
+    @property
+    def _of_little(self) -> bool:
+        return self.gate == "agreement" and self.answer == INCONCLUSIVE
 
     @property
     def asked(self) -> str:
@@ -100,7 +106,7 @@ class Verdict:
     @property
     def outdated(self) -> bool:
         """Whether the answer cannot be one to this bound: params.yaml has changed since `validate` ran."""
-        if self.value is None or self.bound is None or self.answer not in (PASS, FAIL, INCONCLUSIVE):
+        if self.value is None or self.bound is None or self.answer not in (PASS, FAIL, INCONCLUSIVE) or self._of_little:
             return False
         sign = -1 if self.at_most else 1
         over = sign * (self.value - self.bound)

@@ -25,6 +25,8 @@ TASK = Detection(name="detection")
 SPEC = Input(size=(64, 64))
 STRIDES = (8, 16, 32)
 CELLS = 64 + 16 + 4
+# Corners, class and score of two boxes.
+SURE = [(0, 0, 20, 20, 0, 0.9), (30, 30, 60, 60, 2, 0.8)]
 
 
 def scene(generator: np.random.Generator, classes: int = 3, crowds: bool = True, ties: bool = True) -> tuple[Objects, Boxes]:
@@ -140,7 +142,7 @@ def photo(objects: Objects | None, shape: tuple[int, int] = (64, 64)) -> Item:
 
 class TestScore:
     truth = Objects.of([[0, 0, 20, 20], [30, 30, 60, 60]], [0, 2])
-    right = yolo([(0, 0, 20, 20, 0, 0.9), (30, 30, 60, 60, 2, 0.8)])
+    right = yolo(SURE)
 
     def both(self, outputs, objects, times=1):
         reference, variant = DetectionScore(TASK, SPEC), DetectionScore(TASK, SPEC)
@@ -202,6 +204,26 @@ class TestScore:
         none = f"FP32 has no boxes of at least `task.sure`: {about} say nothing of what FP32 finds"
         some = f"; FP32's boxes of at least `task.sure` are 4; {about} need 50 to say much"
         assert rest == [some if found else f"; FP32's ap is 0.0000: {DetectionScore.doubted[1]}; {none}; {gate}"]
+
+    @pytest.mark.parametrize(
+        ("images", "mine", "theirs", "answer"),
+        [
+            (2, [], [], "inconclusive"),
+            (2, SURE, SURE, "inconclusive"),
+            (2, SURE[:1], SURE, "inconclusive"),
+            (2, [], SURE, "fail"),
+            (20, SURE, [], "fail"),
+            (25, SURE, SURE, "pass"),
+            (25, SURE[:1], SURE, "fail"),
+        ],
+    )
+    def test_of_few_boxes_agreement_passes_nothing(self, images, mine, theirs, answer):
+        """One missing of two, and of fifty; false ones where FP32 has none."""
+        both = {"fp32": yolo(theirs), "int8": yolo(mine)}
+        sessions = {name: SimpleNamespace(run_finite=lambda *_, found=found: found) for name, found in both.items()}
+        validation = Validation(TASK, SPEC, sessions, Feeds("image"))
+        validation.run([(photo(self.truth), np.zeros((1, 3, 64, 64), np.float32))] * images)
+        assert validation.record(Validate())["int8.gate.agreement"] == answer
 
     def test_of_next_to_nothing_nothing_is_kept(self):
         """As with other preprocessing than the network's: one right box far behind hundreds of false ones."""

@@ -21,7 +21,7 @@ from octavo.evidence import layers
 from octavo.evidence.bootstrap import Interval, paired
 from octavo.evidence.cost import kernel_gates
 from octavo.evidence.fidelity import Fidelity, cosine
-from octavo.evidence.gates import judge, judge_interval
+from octavo.evidence.gates import judge, judge_interval, judge_share
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.report import headings, markdown, rows
 from octavo.evidence.series import resolutions, tradeoff
@@ -162,6 +162,13 @@ def test_gates():
     assert judge_interval(Interval(0.95, 0.93, 0.97), 0.99) == "fail"
     assert judge_interval(None, 0.99, labelled=0) == "no-labels"
     assert judge_interval(None, 0.99) == "fail"
+
+
+def test_a_share_of_few_things_passes_nothing_and_fails_where_chance_would_hardly_leave_it():
+    assert judge_share(None, 0, 0.9) == judge_share(1.0, 3, 0.9) == judge_share(1.0, 49, 0.9) == "inconclusive"
+    # Of three with .9 each, two or fewer come in .27 of all cases, none in .001.
+    assert judge_share(2 / 3, 3, 0.9) == judge_share(0.0, 1, 0.9) == "inconclusive"
+    assert judge_share(0.0, 3, 0.9) == judge_share(0.7, 40, 0.9) == judge_share(0.0, 20_000, 0.9) == "fail"
 
 
 def labelled(label: int | None) -> Item:

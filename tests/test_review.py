@@ -687,6 +687,14 @@ class TestVerdicts:
         assert not self.one("retained", "pass", retained=0.99).outdated
         assert not self.one("retained", "fail", retained=0.989999).outdated
 
+    def test_an_answer_of_too_little_says_so_and_is_not_outdated(self):
+        found = self.one("agreement", "inconclusive", match_f1=1.0)
+        assert str(found) == (
+            "int8.gate.agreement: inconclusive: match_f1 1.000 of too little to pass by (`warning` in the record), asked for 0.9"
+        )
+        assert not found.outdated
+        assert "of too little" in str(self.one("agreement", "inconclusive"))
+
     def test_a_drop_of_nothing_has_no_sign(self):
         assert (
             self.one("auc_drop", "pass", auc_drop=-0.00001, auc_drop_low=-0.0001, auc_drop_high=0.0).measured

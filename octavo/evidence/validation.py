@@ -14,7 +14,7 @@ import numpy as np
 from octavo.errors import DataError
 from octavo.evidence.bootstrap import Resamples, paired
 from octavo.evidence.fidelity import Fidelity
-from octavo.evidence.gates import judge, judge_drop, judge_interval
+from octavo.evidence.gates import judge, judge_drop, judge_interval, judge_share
 from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
 from octavo.layout import REFERENCE
@@ -132,7 +132,7 @@ class Validation:
             found["warning"] = "; ".join(warnings)
         for variant, values in figures.items():
             if variant != REFERENCE and variant in settings.gates.variants:
-                values |= self._gates(variant, values, kept, settings.gates.of_task(self.task.name))
+                values |= self._gates(variant, figures, kept, settings.gates.of_task(self.task.name))
             found |= {f"{variant}.{key}": _rounded(value) for key, value in values.items()}
         for dataset, part in self.apart.items():
             apart: dict[str, Any] = {"images": len(part.images), "labelled": sum(item.labelled for item in part.images)}
@@ -190,8 +190,10 @@ class Validation:
         metrics = {variant: score.resampled for variant, score in self.scores.items() if variant != REFERENCE}
         return paired(metrics, truth.resampled, truth.units, resamples=settings.bootstrap, seed=settings.seed)
 
-    def _gates(self, variant: str, values: Mapping[str, Any], kept: Resamples | None, gates: Gates) -> dict[str, str]:
-        truth = self.scores.get(REFERENCE)
+    def _gates(
+        self, variant: str, figures: Mapping[str, Mapping[str, Any]], kept: Resamples | None, gates: Gates
+    ) -> dict[str, str]:
+        truth, values = self.scores.get(REFERENCE), figures[variant]
         labelled = truth.labelled if truth is not None else 0
         ratio = kept.ratios(self.least)[variant] if kept is not None else None
         found = {"gate.retained": judge_interval(ratio, gates.retained, labelled)}
@@ -202,7 +204,11 @@ class Validation:
             found["gate.similarity_min"] = judge(values["cosine_min"], gates.similarity_min)
         if truth is not None and truth.drop is not None and gates.auc_drop is not None:
             found[f"gate.{truth.drop}"] = judge_drop(kept.drops()[variant] if kept is not None else None, gates.auc_drop, labelled)
-        if truth is not None and truth.agrees in values:
+        if truth is not None and truth.needs is not None and figures[REFERENCE][truth.needs.key] < truth.needs.least:
+            # Things of both models, in pairs.
+            count = (figures[REFERENCE][truth.needs.key] + values[truth.needs.key]) // 2
+            found["gate.agreement"] = judge_share(values.get(truth.agrees), count, gates.agreement)
+        elif truth is not None and truth.agrees in values:
             found["gate.agreement"] = judge(values[truth.agrees], gates.agreement)
         return found
 
