@@ -945,6 +945,15 @@ class TestShares:
         nothing = chosen(name, boxes[:0])
         assert [family_of(nothing, self.size, asked).name for asked in (name, f"{name}-shares")] == [name, f"{name}-shares"]
 
+    @pytest.mark.parametrize("unit", ["", "-shares"])
+    def test_y_before_x_in_chosen_boxes_is_said_by_hand(self, unit):
+        boxes = np.array([[8.0, 4, 24, 60], [0, 0, 1, 1]])
+        turned = (boxes / self.whole if unit else boxes)[:, [1, 0, 3, 2]]
+        outputs = chosen("efficientnms", turned)
+        assert family_of(outputs, self.size).name == f"efficientnms{unit}"
+        family = family_of(outputs, self.size, f"efficientnms-yx{unit}")
+        np.testing.assert_allclose(family.boxes(outputs, self.size, 0.5).xyxy, boxes, atol=1e-4)
+
     @pytest.mark.parametrize("name", ["efficientnms", "chosen"])
     def test_the_unit_is_told_once_by_the_first_boxes(self, name):
         box, tiny = np.array([[8.0, 4, 24, 60]]), np.array([[0.0, 0, 1.5, 1]])

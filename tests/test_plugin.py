@@ -19,6 +19,7 @@ from octavo.params.grammar import Detection
 from octavo.tasks.detection import family_of
 from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.families import FAMILIES
+from octavo.tasks.detection.family import centres
 from octavo.tasks.detection.plugin import Plugin, plugin_of
 
 SIDE = 64
@@ -121,6 +122,39 @@ class TestSpellings:
         bound = BATCHED | {"iouThreshold": 0.81}
         assert len(read(operator("BatchedNMS_TRT", **bound), outputs)) == 2
         assert len(read(operator("BatchedNMS_TRT", **bound | {"isNormalized": 0}), outputs)) == 1
+
+    def test_of_each_class_only_so_many_come_out(self):
+        """As ONNX's NonMaxSuppression counts, and TensorFlow's: behind suppression."""
+        outputs = random()
+        expected = read(operator("EfficientNMS_TRT", **EFFICIENT), outputs)
+        bounds = {"iou_threshold": 0.5, "score_threshold": 0.3}
+        turned = outputs | {"scores": outputs["scores"].transpose(0, 2, 1)}
+        for name in ("max_output_boxes_per_class", "max_output_size_per_class"):
+            found = read(operator("EfficientNMS_ONNX_TRT", **bounds, **{name: 2}), turned)
+            first = [np.flatnonzero(expected.classes == kind)[:2] for kind in range(3)]
+            assert [len(each) for each in first] == [2, 2, 2]
+            same(found, expected.taken(np.sort(np.concatenate(first))))
+            assert len(read(operator("EfficientNMS_ONNX_TRT", **bounds, **{name: 2}, max_total_size=5), turned)) == 5
+
+    @pytest.mark.parametrize("size", [(128, 256), (256, 128)])
+    @pytest.mark.parametrize("shares", [False, True])
+    @pytest.mark.parametrize("anchored", [False, True])
+    def test_y_before_x_is_told_by_the_order_of_cells(self, size, shares, anchored):
+        """TensorFlow's graphs: suppression does not ask, what reads its boxes does."""
+        places, step = (np.float32(np.repeat(each, 2, axis=0)) for each in centres(size, (8, 16), 0.5))
+        boxes = np.concatenate([places * step, step * [2, 3]], axis=1, dtype=np.float32)
+        scores = np.random.default_rng(0).uniform(0, 1, (1, len(boxes), 3)).astype(np.float32)
+        swapped = boxes[:, [1, 0, 3, 2]] / (np.float32([*size, *size]) if shares else np.float32(1))
+        found = []
+        for written in (boxes, swapped):
+            outputs, inputs = {"boxes": written[None], "scores": scores}, [ir.val("boxes"), ir.val("scores")]
+            if anchored:
+                inputs.append(ir.val("anchors", const_value=ir.tensor(written[None])))
+                outputs["boxes"] = np.zeros_like(written[None])
+            plugin = plugin_of([operator("EfficientNMS_TRT", *inputs, **EFFICIENT | {"box_coding": 1})], outputs, size, TASK)
+            found.append(family_of(outputs, size, "auto", plugin.families).boxes(outputs, size, TASK.score))
+        assert len(found[0]) == 20
+        same(found[1], found[0])
 
     def test_boxes_in_shares_come_out_in_pixels(self):
         outputs = random()

@@ -27,6 +27,8 @@ __all__ = [
 DECODERS = (
     "efficientnms",
     "efficientnms-shares",
+    "efficientnms-yx",
+    "efficientnms-yx-shares",
     "tensorflow",
     "tensorflow-shares",
     "tflite",

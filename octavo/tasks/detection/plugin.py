@@ -8,7 +8,7 @@ plugin/efficientNMSPlugin and plugin/batchedNMSPlugin).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from octavo.params.grammar import Detection
 from octavo.tasks.detection.boxes import CANDIDATES, Boxes, corners, suppressed
 from octavo.tasks.detection.candidates import Candidates, centre_and_size
 from octavo.tasks.detection.family import Family, Size, are_scores, sigmoid
-from octavo.tasks.detection.shares import in_both_units
+from octavo.tasks.detection.shares import in_both_units, y_first
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["Plugin", "plugin_of"]
@@ -27,7 +27,8 @@ __all__ = ["Plugin", "plugin_of"]
 _SCORE = ("scorethreshold", "confthreshold", "confidencethreshold")
 _IOU = ("iouthreshold", "nmsthreshold")
 _MOST = ("maxoutputboxes", "keeptopk", "maxdetections", "maxtotalsize")
-_EACH = ("topk", "pretopk", "maxoutputboxesperclass")
+_EACH = ("topk", "pretopk")
+_KEPT = ("maxoutputboxesperclass", "maxoutputsizeperclass")
 _BACKGROUND = ("backgroundclass", "backgroundlabelid")
 _SIGMOID = ("scoreactivation", "confsigmoid")
 _CENTRED = ("boxcoding", "centerpointbox")
@@ -35,6 +36,8 @@ _AGNOSTIC = ("classagnostic",)
 _NORMALISED = ("isnormalized",)
 # Suppression keeps what overlaps by its bound, the plugins do not.
 _HAIR = 1e-7
+# Of fewer boxes chance may move one axis farther than the other.
+_GRID = 1000
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,10 @@ class _Suppression:
         iou: of two boxes that overlap so much, the lower one goes.
         most: boxes that come out, at most.
         each: boxes of a class that are looked at, at most; None where there is no bound.
+        kept: boxes of a class that come out, at most; None where there is no bound.
         agnostic: whether a box goes for one of another class, too.
         whole: whether sides are counted in whole pixels, both ends included.
+        y_first: whether y stands before x, as in TensorFlow's graphs; suppression does not ask.
     """
 
     boxes: str
@@ -99,8 +104,10 @@ class _Suppression:
     iou: float
     most: int
     each: int | None
+    kept: int | None
     agnostic: bool
     whole: bool
+    y_first: bool = False
 
     @classmethod
     def of(cls, node: ir.Node, outputs: Outputs, size: Size, task: Detection) -> _Suppression | None:
@@ -117,7 +124,7 @@ class _Suppression:
         sigmoids, centred, background = (_one(told, names) for names in (_SIGMOID, _CENTRED, _BACKGROUND))
         if background is None and alike:
             background = found.background
-        return cls(
+        read_as = cls(
             *pair,
             anchors=_anchors(node, pair, read, len(boxes)),
             turned=len(scores) != len(boxes),
@@ -128,9 +135,11 @@ class _Suppression:
             iou=_or(_one(told, _IOU), task.iou),
             most=_positive(_one(told, _MOST)) or task.max_detections,
             each=_positive(_one(told, _EACH)),
+            kept=_positive(_one(told, _KEPT)),
             agnostic=bool(_one(told, _AGNOSTIC)),
             whole=_one(told, _NORMALISED) == 0,
         )
+        return replace(read_as, y_first=len(boxes) >= _GRID and y_first(read_as._corners(outputs)[:, 0], size))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -159,11 +168,15 @@ class _Suppression:
         scores = sigmoid(scores) if self.logits else scores
         place, kind = np.nonzero(scores >= self.least)
         counts = kind != (-1 if self.background is None else self.background)
-        place, kind = _best_of_each(scores, place[counts], kind[counts], self.each)
+        place, kind = place[counts], kind[counts]
+        looked_at = _best_of_each(scores[place, kind], kind, self.each)
+        place, kind = place[looked_at], kind[looked_at]
         xyxy = self._corners(outputs)
         found = Boxes.of(xyxy[place, kind if xyxy.shape[1] > 1 else 0], scores[place, kind], kind)
-        found = suppressed(found.best(CANDIDATES), self.iou - _HAIR, self.most, across=self.agnostic, whole=self.whole)
-        return found.taken(found.scores > least)
+        most = self.most if self.kept is None else len(found)
+        found = suppressed(found.best(CANDIDATES), self.iou - _HAIR, most, across=self.agnostic, whole=self.whole)
+        place = _best_of_each(found.scores, found.classes, self.kept)[: self.most]
+        return found.taken(place[found.scores[place] > least])
 
     def _corners(self, outputs: Outputs) -> np.ndarray:
         """Of each box, those of all classes or of each, float64: n x (1 or c) x 4."""
@@ -174,9 +187,11 @@ class _Suppression:
             boxes = _moved(boxes, anchors.astype(np.float64).reshape(-1, 1, 4), centred=self.centred)
         first, second = boxes.reshape(-1, 2, 2).transpose(1, 0, 2)
         if self.centred:
-            return corners(first, second).reshape(boxes.shape)
-        # Corners may come in either order.
-        return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1).reshape(boxes.shape)
+            found = corners(first, second)
+        else:
+            # Corners may come in either order.
+            found = np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1)
+        return (found[:, [1, 0, 3, 2]] if self.y_first else found).reshape(boxes.shape)
 
 
 def _moved(boxes: np.ndarray, anchors: np.ndarray, *, centred: bool) -> np.ndarray:
@@ -221,15 +236,14 @@ def _anchors(node: ir.Node, pair: tuple[str, str], read: Mapping[str, np.ndarray
     return None
 
 
-def _best_of_each(scores: np.ndarray, place: np.ndarray, kind: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Of each class at most so many, the surest."""
+def _best_of_each(scores: np.ndarray, kind: np.ndarray, most: int | None) -> np.ndarray:
+    """Places of at most so many of each class, the surest; ascending."""
     if most is None:
-        return place, kind
-    order = np.lexsort((np.arange(len(place)), -scores[place, kind], kind))
+        return np.arange(len(kind))
+    order = np.lexsort((np.arange(len(kind)), -scores, kind))
     ranked = kind[order]
     rank = np.arange(len(order)) - np.searchsorted(ranked, ranked)
-    kept = np.sort(order[rank < most])
-    return place[kept], kind[kept]
+    return np.sort(order[rank < most])
 
 
 def _one(told: Mapping[str, Any], names: Sequence[str]) -> Any:

@@ -13,7 +13,7 @@ from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["SUFFIX", "are_even", "cover", "in_both_units"]
+__all__ = ["SUFFIX", "are_even", "cover", "in_both_units", "y_first"]
 
 # Behind the name of the family that has pixels.
 SUFFIX = "-shares"
@@ -22,6 +22,9 @@ SUFFIX = "-shares"
 _FAR = 2.0
 # How far from evenly spread a grid's centres may be, in the mean; all at one place they are a quarter at least.
 _UNEVEN = 0.15
+# How much farther x runs than y, at least, for a grid to be told by it, and of how many boxes the mean centre is taken: each lies
+# somewhere about its cell.
+_FARTHER, _TOGETHER = 1.5, 8
 
 
 def in_both_units(family: Family) -> tuple[Family, Family]:
@@ -92,6 +95,19 @@ def are_even(centres: np.ndarray) -> bool:
 def cover(centres: np.ndarray, size: Size) -> bool:
     """Whether they are a grid's in either unit, evenly spread over the whole input."""
     return are_even(centres) or are_even(centres / size[::-1])
+
+
+def y_first(corners: np.ndarray, size: Size) -> bool:
+    """Whether y stands before x in a grid's corners, n x 4 in either unit; cells come line by line.
+
+    So x runs to and fro where y goes down once: it is told by how far centres move from row to row, in pixels whichever of the two
+    is which.
+    """
+    centres = _centres(corners)[: len(corners) // _TOGETHER * _TOGETHER]
+    means = centres.reshape(-1, _TOGETHER, 2).mean(axis=1, dtype=np.float64)
+    first, second = np.abs(np.diff(means, axis=0)).sum(axis=0)
+    # What moves both alike (boxes point to objects) does so in pixels.
+    return bool(min(second * size[1] / (first * size[0]), second * size[0] / (first * size[1])) > _FARTHER) if first else False
 
 
 def _centres(corners: np.ndarray) -> np.ndarray:

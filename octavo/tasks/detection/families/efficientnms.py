@@ -1,6 +1,12 @@
-"""Graphs that end in TensorRT's EfficientNMS_TRT (its plugin's README): the number of boxes, boxes, scores, classes."""
+"""Graphs that end in TensorRT's EfficientNMS_TRT (its plugin's README): the number of boxes, boxes, scores, classes.
+
+The plugin leaves corners as it reads them, and TensorRT's samples for TensorFlow's detectors (samples/python/efficientdet and
+tensorflow_object_detection_api, create_onnx.py) have y before x, which chosen boxes do not tell: `task.decoder` does.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,13 +41,26 @@ def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG00
     return Boxes.of(boxes[:count], scores[:count], classes[:count]).taken(np.nan_to_num(scores[:count], nan=0.0) > least)
 
 
-FAMILIES = in_both_units(
-    Family(
-        name="efficientnms",
-        networks="exports that end in EfficientNMS_TRT",
-        layout="1 x 1 number of boxes, 1 x k x 4 boxes (corners, pixels of the input), 1 x k scores, 1 x k classes",
-        fits=_fits,
-        decode=_decode,
-        overlaps=False,
-    )
+def _decode_turned(outputs: Outputs, size: Size, least: float) -> Boxes:
+    found = _decode(outputs, size, least)
+    return replace(found, xyxy=found.xyxy[:, [1, 0, 3, 2]])
+
+
+_UPRIGHT = Family(
+    name="efficientnms",
+    networks="exports that end in EfficientNMS_TRT",
+    layout="1 x 1 number of boxes, 1 x k x 4 boxes (corners, pixels of the input), 1 x k scores, 1 x k classes",
+    fits=_fits,
+    decode=_decode,
+    overlaps=False,
 )
+_TURNED = replace(
+    _UPRIGHT,
+    name="efficientnms-yx",
+    networks="TensorFlow's detectors with EfficientNMS_TRT, by TensorRT's samples",
+    layout="as efficientnms, with y before x",
+    fits=lambda _, __: False,
+    allows=_fits,
+    decode=_decode_turned,
+)
+FAMILIES = (*in_both_units(_UPRIGHT), *in_both_units(_TURNED))

@@ -1,6 +1,6 @@
 """SSD and its kin whose graph decodes boxes and scores, and leaves suppression to the caller; class 0 is the background.
 
-TensorFlow's and Keras' have y before x. Cells come line by line, so that x runs to and fro where y goes down once.
+TensorFlow's and Keras' have y before x.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores, from_one
-from octavo.tasks.detection.shares import are_even
+from octavo.tasks.detection.shares import are_even, y_first
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILIES"]
@@ -21,9 +21,6 @@ _QUERIES = 1000
 _ROUNDED, _NEAR, _MOST = 0.1, (-0.5, 1.5), 0.9
 # The share of rows that are background, at least: of queries' softmax it is the last class.
 _BACKGROUND = 0.5
-# How much farther x runs than y, at least, for a grid to be told by it, and of how many boxes the mean centre is taken: each lies
-# somewhere about its cell.
-_FARTHER, _TOGETHER = 1.5, 8
 
 
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
@@ -31,20 +28,11 @@ def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
-    return _is_decoded(outputs) and not _is_turned(_parts(outputs)[0], size)
+    return _is_decoded(outputs) and not y_first(_parts(outputs)[0], size)
 
 
 def _fits_turned(outputs: Outputs, size: Size) -> bool:
-    return _is_decoded(outputs) and _is_turned(_parts(outputs)[0], size)
-
-
-def _is_turned(boxes: np.ndarray, size: Size) -> bool:
-    """Whether y stands before x, by how far centres move from row to row, in pixels whichever of the two is which."""
-    centres = (boxes[:, :2] + boxes[:, 2:])[: len(boxes) // _TOGETHER * _TOGETHER] / 2
-    means = centres.reshape(-1, _TOGETHER, 2).mean(axis=1, dtype=np.float64)
-    first, second = np.abs(np.diff(means, axis=0)).sum(axis=0)
-    # What moves both alike (boxes point to objects) does so in pixels.
-    return bool(min(second * size[1] / (first * size[0]), second * size[0] / (first * size[1])) > _FARTHER) if first else False
+    return _is_decoded(outputs) and y_first(_parts(outputs)[0], size)
 
 
 def _is_decoded(outputs: Outputs) -> bool:
