@@ -752,6 +752,59 @@ class TestFamilies:
             assert not FAMILIES["ssd-raw"].fits({"loc": values[0], "conf": sure, "priors": values[2]}, size)
             assert family_of({"loc": values[0], "conf": sure, "priors": values[2]}, size, "ssd-raw").name == "ssd-raw"
 
+    @pytest.mark.parametrize("classes", [1, 4, 7])
+    @pytest.mark.parametrize("shares", [False, True])
+    @pytest.mark.parametrize("centred", [False, True])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_offsets_are_read_by_the_anchors_beside_them(self, classes, shares, centred, turned):
+        torch, coder = pytest.importorskip("torch"), pytest.importorskip("torchvision.models.detection._utils").BoxCoder
+        size = (96, 160)
+        places, step = (np.repeat(each, 4, axis=0) for each in centres(size, (8, 16, 32), 0.5))
+        centre, side = places * step, step * np.tile([[4, 4], [3, 6], [6, 3], [5, 5]], (len(step) // 4, 1))
+        edges = np.concatenate([centre - side / 2, centre + side / 2], axis=1)
+        generator = np.random.default_rng(0)
+        offsets = generator.normal(size=(1, len(edges), 4)).astype(np.float32)
+        logits = generator.normal(-4, 1, (1, len(edges), classes)).astype(np.float32)
+        expected = coder(weights=(1.0, 1.0, 1.0, 1.0)).decode_single(
+            torch.from_numpy(offsets[0]), torch.from_numpy(np.float32(edges))
+        )
+        anchors = (np.concatenate([centre, side], axis=1) if centred else edges) / (np.tile(size[::-1], 2) if shares else 1)
+        axes = [1, 0, 3, 2] if turned else [0, 1, 2, 3]
+        offsets, anchors = offsets[..., axes], np.float32(anchors[:, axes])[None]
+        scores = 1 / (1 + np.exp(-logits))
+        for written in (logits, scores):
+            for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+                outputs = {f"o{place}": [offsets, written, anchors][place] for place in order}
+                outputs |= {"features": np.zeros((1, 8, 12, 20), np.float32)}
+                family = family_of(outputs, size)
+                assert (family.name, family.classes(outputs, size)) == ("anchored", classes)
+                boxes, found = family.rows(outputs, size)
+                np.testing.assert_allclose(boxes, expected.numpy(), rtol=1e-4, atol=2e-3)
+                np.testing.assert_allclose(found, scores[0], rtol=1e-4, atol=1e-6)
+        for outputs, said in (
+            ({"deltas": offsets, "scores": logits}, "look like offsets from anchors and scores"),
+            ({"distances": np.abs(offsets), "scores": logits, "centre": logits[..., :1]}, "look like distances from cells"),
+            ({"distances": np.abs(offsets), "scores": logits, "anchors": anchors}, "look like distances from cells"),
+            # Boxes of as many sizes are no anchors.
+            (
+                {"deltas": offsets, "scores": logits, "boxes": anchors * generator.uniform(0.9, 1, anchors.shape)},
+                "export the graph",
+            ),
+        ):
+            with pytest.raises(DataError) as error:
+                family_of({name: np.float32(value) for name, value in outputs.items()}, size)
+            assert said in error.value.mend
+
+    def test_maps_of_offsets_at_each_level_are_told_what_to_do(self):
+        levels = {
+            f"{name}{stride}": np.zeros((1, channels, 320 // stride, 320 // stride), np.float32)
+            for stride in (8, 16, 32, 64)
+            for name, channels in (("class", 720), ("box", 36))
+        }
+        with pytest.raises(DataError) as error:
+            family_of(levels, (320, 320))
+        assert "put all levels together as rows" in error.value.mend
+
     def test_detectron2_s_image_size_is_no_labels(self):
         outputs = {
             "boxes": np.array([[1, 2, 3, 4], [0, 0, 9, 9]], np.float32),

@@ -61,6 +61,7 @@ DECODERS = (
     "scrfd",
     "yunet",
     "ssd-raw",
+    "anchored",
     "ssd",
     "ssd-yx",
     "yolonas",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.tasks.detection.families import (
+    anchored,
     chosen,
     efficientnms,
     nanodet,
@@ -55,6 +56,7 @@ FAMILIES = {
         scrfd.FAMILY,
         yunet.FAMILY,
         ssdraw.FAMILY,
+        anchored.FAMILY,
         # Its scores sum to 1, which may be those of a grid in shares, too.
         *ssd.FAMILIES,
         *yolonas.FAMILIES,
