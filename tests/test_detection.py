@@ -562,6 +562,11 @@ class TestFamilies:
         assert [family.name for family in FAMILIES.values() if family.fits(nothing, SMALL)] == ["yolov10"]
         assert family_of(nothing, SMALL, "rtdetr-chosen").name == "rtdetr-chosen"
 
+    @pytest.mark.filterwarnings("error")
+    def test_no_row_at_all_is_no_warning(self):
+        nothing = {"output0": np.zeros((1, 0, 6), np.float32)}
+        assert len(family_of(nothing, SMALL).boxes(nothing, SMALL, 0)) == 0
+
     def test_a_score_rounded_above_one_is_no_logit(self):
         scores = np.full((1, 300, 3), 0.01, np.float32)
         scores[0, 0, 0] = 1.0004

@@ -156,6 +156,8 @@ def are_key_points(centre: np.ndarray, columns: np.ndarray) -> bool:
         centre: of boxes, n x 2.
         columns: what stands behind the boxes, n x c.
     """
+    if not len(centre):
+        return False
     place, value = (each - each.mean(axis=0) for each in (centre.astype(np.float64), columns.astype(np.float64)))
     apart = np.sqrt((place**2).sum(axis=0))[:, None] * np.sqrt((value**2).sum(axis=0))[None, :]
     follows = (place.T @ value > _FOLLOWS * np.maximum(apart, 1e-12)) & (np.abs(value).mean(axis=0) > _SPREAD)
