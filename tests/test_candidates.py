@@ -191,6 +191,8 @@ class TestForms:
                 np.testing.assert_array_equal(got, wanted)
         assert self.told(boxes, scores[..., :1])[1].shape == (CELLS, 1)
         assert self.told(boxes, scores, most=scores.max(axis=2), number=np.int64([3]))[1].shape == (CELLS, 2)
+        # As many places as boxes: maps are no scores of theirs.
+        assert self.told(boxes, scores, maps=np.zeros((1, 9, 16, CELLS // 16), np.float32))[1].shape == (CELLS, 2)
 
     def test_coding(self, pair):
         boxes, scores = pair

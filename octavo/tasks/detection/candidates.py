@@ -16,7 +16,7 @@ from octavo.tasks.detection.family import Rows, Size, are_scores, from_one, sigm
 from octavo.tasks.detection.shares import cover
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["Candidates", "centre_and_size"]
+__all__ = ["Candidates", "as_rows", "centre_and_size"]
 
 # The share of boxes that must be such boxes, and of rows that must be background for a column to be that of it.
 _MOST, _BACKGROUND = 0.99, 0.5
@@ -60,7 +60,9 @@ class Candidates:
         Returns:
             None where no two tensors are the boxes of a grid that covers the input, and their scores.
         """
-        values = {name: _flat(value) for name, value in outputs.items() if value.dtype.kind == "f"}
+        # Maps of features and of masks may stand beside them.
+        tables = {name: value for name, value in outputs.items() if value.dtype.kind == "f" and value.squeeze().ndim <= 2}
+        values = {name: as_rows(value) for name, value in tables.items()}
         for name, boxes in values.items():
             centred = centre_and_size(boxes, size)
             if centred is None:
@@ -73,29 +75,27 @@ class Candidates:
 
     def rows(self, outputs: Outputs) -> Rows:
         """One image's, of any variant; boxes in the units that they have."""
-        boxes, scores = (_flat(outputs[name]).astype(np.float32, copy=False) for name in (self.boxes, self.scores))
-        scores = _as_rows(scores, turned=self.turned)
+        boxes, scores = (as_rows(outputs[name]).astype(np.float32, copy=False) for name in (self.boxes, self.scores))
+        scores = scores.T if self.turned else scores
         if self.background is not None:
             scores = np.delete(scores, self.background, axis=1)
         if self.logits:
             scores = sigmoid(scores).astype(np.float32)
         if self.best is not None:
-            scores = scores * (_flat(outputs[self.best]) / np.maximum(scores.max(axis=1), _LEAST))[:, None]
+            scores = scores * (outputs[self.best].ravel() / np.maximum(scores.max(axis=1), _LEAST))[:, None]
         return corners(boxes[:, :2], boxes[:, 2:]) if self.centred else boxes, scores
 
 
-def _flat(value: np.ndarray) -> np.ndarray:
-    """Without axes of one (images, the one box that all classes share)."""
-    return value.reshape([length for length in value.shape if length != 1])
-
-
-def _as_rows(scores: np.ndarray, *, turned: bool) -> np.ndarray:
-    return scores.reshape(len(scores), -1) if not turned else scores.T
+def as_rows(value: np.ndarray) -> np.ndarray:
+    """One image's as a row for each box, with the boxes of all classes beside each other where each has its own."""
+    value = value[0] if value.ndim > 2 and value.shape[0] == 1 else np.atleast_1d(value)
+    # Without rows there is nothing to tell columns by but the shape.
+    return value.reshape(len(value), int(np.prod(value.shape[1:])))
 
 
 def centre_and_size(boxes: np.ndarray, size: Size) -> bool | None:
     """Whether n x 4 values are boxes by centre and size; False for corners, None where they are none of a grid's."""
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
+    if boxes.shape[1] != 4:
         return None
     first, second = boxes[:, :2].astype(np.float64), boxes[:, 2:].astype(np.float64)
     if (second >= first).all(axis=1).mean() > _MOST and cover((first + second) / 2, size):
@@ -110,9 +110,9 @@ def _beside(values: Outputs, boxes: str, count: int) -> Iterator[tuple[str, np.n
     """
     found = []
     for name, value in values.items():
-        if name != boxes and value.ndim in (1, 2) and count in value.shape:
+        if name != boxes and count in value.shape:
             turned = value.shape[0] != count
-            found.append((name, _as_rows(value, turned=turned), turned))
+            found.append((name, value.T if turned else value, turned))
     yield from sorted(found, key=lambda each: (-each[1].shape[1], not are_scores(each[1])))
 
 
@@ -127,7 +127,7 @@ def _background(scores: np.ndarray) -> int | None:
 def _best(values: Outputs, scores: np.ndarray) -> str | None:
     """What is below each row's largest score everywhere, and is not that score itself."""
     largest = scores.max(axis=1)
-    for name, value in values.items():
+    for name, value in ((name, value.ravel()) for name, value in values.items()):
         below = value.shape == largest.shape and are_scores(value) and (value <= largest * (1 + _ROUNDED)).all()
         if below and (value < largest * (1 - _ROUNDED)).mean() > _BACKGROUND:
             return name

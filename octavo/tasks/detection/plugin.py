@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from octavo.params.grammar import Detection
 from octavo.tasks.detection.boxes import CANDIDATES, Boxes, corners, suppressed
-from octavo.tasks.detection.candidates import Candidates, centre_and_size
+from octavo.tasks.detection.candidates import Candidates, as_rows, centre_and_size
 from octavo.tasks.detection.family import Family, Size, are_scores, sigmoid
 from octavo.tasks.detection.shares import in_both_units, y_first
 from octavo.tasks.outputs import Outputs
@@ -119,7 +119,7 @@ class _Suppression:
         pair = _pair(read) if _one(told, _IOU) is not None else (found.boxes, found.scores) if found else None
         if pair is None:
             return None
-        boxes, scores = (_rows(read[name]) for name in pair)
+        boxes, scores = (as_rows(read[name]) for name in pair)
         alike = found is not None and (found.boxes, found.scores) == pair
         sigmoids, centred, background = (_one(told, names) for names in (_SIGMOID, _CENTRED, _BACKGROUND))
         if background is None and alike:
@@ -160,7 +160,7 @@ class _Suppression:
 
     def _scores(self, outputs: Outputs) -> np.ndarray:
         """Of one image, a row for each box and a column for each class."""
-        scores = _rows(outputs[self.scores])
+        scores = as_rows(outputs[self.scores])
         return scores.T if self.turned else scores
 
     def _decode(self, outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG002 - one signature for all families
@@ -180,7 +180,7 @@ class _Suppression:
 
     def _corners(self, outputs: Outputs) -> np.ndarray:
         """Of each box, those of all classes or of each, float64: n x (1 or c) x 4."""
-        boxes = _rows(outputs[self.boxes]).astype(np.float64)
+        boxes = as_rows(outputs[self.boxes]).astype(np.float64)
         boxes = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
         if self.anchors is not None:
             anchors = outputs[self.anchors] if isinstance(self.anchors, str) else self.anchors
@@ -205,22 +205,15 @@ def _moved(boxes: np.ndarray, anchors: np.ndarray, *, centred: bool) -> np.ndarr
     return np.concatenate([middle, anchors[..., 2:] * np.exp(np.minimum(boxes[..., 2:], 50.0))], axis=-1)
 
 
-def _rows(value: np.ndarray) -> np.ndarray:
-    """Of one image, a row for each box."""
-    value = value[0] if value.ndim > 2 and value.shape[0] == 1 else value
-    # Without rows there is nothing to tell columns by but the shape.
-    return value.reshape(len(value), int(np.prod(value.shape[1:])))
-
-
 def _pair(read: Mapping[str, np.ndarray]) -> tuple[str, str] | None:
     """The first tensor of boxes, and the first other one that has scores for them: in this order operators have them."""
     for name, value in read.items():
         if value.ndim < 3 or value.shape[-1] != 4:
             continue
-        count = _rows(value).shape[0]
+        count = as_rows(value).shape[0]
         for other, scores in read.items():
-            rows = _rows(scores)
-            if other != name and rows.size > 1 and count in rows.shape and _rows(value).shape[1] in (4, 4 * rows.size // count):
+            rows = as_rows(scores)
+            if other != name and rows.size > 1 and count in rows.shape and as_rows(value).shape[1] in (4, 4 * rows.size // count):
                 return name, other
     return None
 
