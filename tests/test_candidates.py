@@ -19,6 +19,7 @@ from octavo.quantization.int8 import Images, quantize_static
 from octavo.runtime.session import Session
 from octavo.tasks.detection import readers_of
 from octavo.tasks.detection.candidates import Candidates
+from octavo.tasks.detection.family import centres
 
 PLUGIN = {"score_threshold": 0.001, "iou_threshold": 0.65, "max_output_boxes": 100}
 CELLS = 256 + 64 + 16
@@ -200,6 +201,15 @@ class TestForms:
         np.testing.assert_allclose(self.told(centred, scores)[0], boxes[0], atol=1e-4)
         np.testing.assert_array_equal(self.told(boxes / SIDE, scores)[0], boxes[0] / SIDE)
         np.testing.assert_array_equal(self.told(boxes[..., [1, 0, 3, 2]], scores)[0], boxes[0][:, [1, 0, 3, 2]])
+
+    @pytest.mark.parametrize("size", [(128, 256), (256, 128)])
+    def test_either_axis_may_come_first(self, size):
+        places, step = centres(size, (8, 16, 32), 0.5)
+        boxes = np.float32(np.concatenate([places * step - step, places * step + step], axis=1))[None]
+        scores = np.random.default_rng(0).uniform(0, 1, (1, boxes.shape[1], 3)).astype(np.float32)
+        for axes in ([0, 1, 2, 3], [1, 0, 3, 2]):
+            outputs = {"boxes": boxes[..., axes], "scores": scores}
+            np.testing.assert_array_equal(Candidates.told(outputs, size).rows(outputs)[0], boxes[0][:, axes])
 
     def test_what_scores_are(self, pair):
         boxes, scores = pair

@@ -94,13 +94,20 @@ def as_rows(value: np.ndarray) -> np.ndarray:
 
 
 def centre_and_size(boxes: np.ndarray, size: Size) -> bool | None:
-    """Whether n x 4 values are boxes by centre and size; False for corners, None where they are none of a grid's."""
+    """Whether n x 4 values are boxes by centre and size; False for corners, None where they are none of a grid's.
+
+    Either axis may come first: suppression does not ask.
+    """
     if boxes.shape[1] != 4:
         return None
     first, second = boxes[:, :2].astype(np.float64), boxes[:, 2:].astype(np.float64)
-    if (second >= first).all(axis=1).mean() > _MOST and cover((first + second) / 2, size):
+    if (second >= first).all(axis=1).mean() > _MOST and _cover((first + second) / 2, size):
         return False
-    return True if (second >= 0).all(axis=1).mean() > _MOST and cover(first, size) else None
+    return True if (second >= 0).all(axis=1).mean() > _MOST and _cover(first, size) else None
+
+
+def _cover(centres: np.ndarray, size: Size) -> bool:
+    return cover(centres, size) or cover(centres[:, ::-1], size)
 
 
 def _beside(values: Outputs, boxes: str, count: int) -> Iterator[tuple[str, np.ndarray, bool]]:

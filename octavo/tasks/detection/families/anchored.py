@@ -73,16 +73,12 @@ def _rows(outputs: Outputs, size: Size) -> Rows:
     return boxes * scale, scores.astype(np.float64) if are_scores(scores) else sigmoid(scores)
 
 
-def _are_boxes(table: np.ndarray, size: Size) -> bool:
-    return any(centre_and_size(each, size) is not None for each in (table, table[:, [1, 0, 3, 2]]))
-
-
 def _lacks(outputs: Outputs, size: Size) -> str | None:
     """Rows that are no boxes beside scores of as many, or maps of both for each level."""
     tables = _tables(outputs)
     rows = len(tables) in (2, 3) and all(table.ndim == 2 and len(table) == len(tables[0]) >= _LEAST for table in tables)
     fours = [table for table in tables if rows and table.shape[1] == 4]
-    offsets = [table for table in fours if not _are_boxes(table, size)]
+    offsets = [table for table in fours if centre_and_size(table, size) is None]
     if offsets and _are_distances(offsets[0]):
         return f"they look like distances from cells, as FCOS computes them, and scores: {_DECODED}"
     if len(offsets) < len(fours) or not (offsets or _are_levels(outputs)):
