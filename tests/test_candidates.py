@@ -17,7 +17,7 @@ from octavo.graph.custom_ops import resolve
 from octavo.params.grammar import Classification, Detection, Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.runtime.session import Session
-from octavo.tasks.detection import readers_of
+from octavo.tasks.detection import SureBoxes, readers_of
 from octavo.tasks.detection.candidates import Candidates
 from octavo.tasks.detection.family import centres
 
@@ -133,6 +133,25 @@ def test_with_suppression_and_without_a_detector_is_quantized_alike(feeds, witho
     weights, others = ({name: v.const_value for name, v in r.model.graph.initializers.items()} for r in (without, result))
     for name, value in weights.items():
         np.testing.assert_array_equal(value.numpy(), others[name].numpy())
+
+
+def test_boxes_are_found_again_where_what_suppression_reads_is_not_read(feeds):
+    """As where a detector chooses level by level, before it decodes (RetinaNet, FCOS)."""
+    model = inferred(by_class())
+    sure = SureBoxes(Detection(name="detection", sure=0.1), "image")
+    alone, both = (
+        quantize_static(
+            model,
+            statistics_of(model, feeds[:6]),
+            Int8(placement="all"),
+            Images(feeds[:6], feeds[6:], candidates=lambda *_: None, sure=each),
+        )
+        for each in (None, sure)
+    )
+    assert "expected_loss" not in both.measured
+    assert "found_f1" not in alone.measured
+    assert both.measured["found_f1"] > 0.9
+    assert both.measured["db"] >= alone.measured["db"]
 
 
 def test_an_operator_with_a_body_amid_the_graph_leaves_its_outputs_boxes(feeds, without, tmp_path):

@@ -116,7 +116,7 @@ def _quantized(
 ) -> Int8Result:
     begun = begin(model, recipe, observes=images is not None and bool(images.calibration))
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
-    found = _found(model, begun, images, apart) if recipe.repair and images is not None and choosers else None
+    as_given = images
     if images is not None and choosers:
         # What was chosen is fed: such outputs are not read as boxes.
         fed = (with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out))
@@ -126,6 +126,9 @@ def _quantized(
     judge = None
     if images is not None and images.held_out:
         judge = judge_of(ready, heads, images.held_out, images.boxes, together=images.together)
+    # Where suppression's candidates are read, these judge.
+    chooses = choosers or (apart is not None and not isinstance(judge, ObjectJudge))
+    found = _found(model, begun, as_given, apart) if recipe.repair and judge is not None and chooses else None
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 
@@ -204,7 +207,7 @@ def _found(model: ir.Model, begun: Begun, images: Images, apart: WithoutSuppress
     """What tells which boxes are still found, by the graph's own choices, its suppression behind it where that is `apart`."""
 
     def whole(made: ir.Model) -> ir.Model:
-        result = released(made, begun.complete, begun.choosers)
+        result = released(made, begun.complete, begun.choosers) if begun.choosers else made
         return apart.restored(result) if apart is not None else result
 
     return found_of(apart.whole if apart is not None else model, images.held_out, images.calibration, images.sure, whole)
