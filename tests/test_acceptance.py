@@ -157,6 +157,14 @@ class TestAccept:
         assert (found.sqnr_db, found.written_db, found.off_on_db, found.off_on_max) == ({}, {}, {}, {})
         assert [warning for warning in found.warnings if says in warning], found.warnings
 
+    def test_rows_of_zeros_are_no_measurement(self):
+        """Suppression that puts out as many rows whatever it finds (ultralytics' `nms=True`, EfficientNMS_TRT)."""
+        nodes = [oh.make_node("Mul", ["image", "zero"], ["nothing"], "z"), oh.make_node("Abs", ["nothing"], ["logits"], "abs")]
+        empty = graph(nodes, logits([1, 3, 32, 32]), zero=np.float32(0))
+        found = accept(empty, empty, SAMPLES, name="file", selecting=True)
+        assert (found.sqnr_db, found.off_on_max) == ({}, {})
+        assert any("FP32 itself finds nothing on 3 images" in warning for warning in found.warnings), found.warnings
+
     def test_selecting_graphs_are_told(self):
         import onnx_ir as ir
 

@@ -106,6 +106,15 @@ class TestFidelity:
         assert fidelity.metrics()["sqnr_db"] == fidelity.metrics()["sqnr_db.b"] == pytest.approx(20)
         assert fidelity.metrics()["sqnr_db.a"] == SQNR_CAP
 
+    def test_rows_of_zeros_on_all_images_say_nothing(self):
+        """Suppression that puts out as many rows whatever it finds."""
+        fidelity, one = Fidelity(), Fidelity()
+        for _ in range(3):
+            fidelity.update({"boxes": np.zeros((1, 300, 6))}, {"boxes": np.zeros((1, 300, 6))})
+            one.update({"boxes": np.zeros((1, 300, 6))}, {"boxes": np.ones((1, 300, 6))})
+        assert fidelity.metrics() == {}
+        assert one.metrics()["cosine_mean"] == 0
+
     def test_a_different_number_of_boxes_compares_the_common_part(self):
         fidelity = Fidelity()
         fidelity.update({"boxes": np.ones((3, 4))}, {"boxes": np.ones((2, 4))})

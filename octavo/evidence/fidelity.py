@@ -37,7 +37,7 @@ class Fidelity:
         directions: per image, the cosine over all outputs together, whatever their size.
         energies: per image, the sums of squares of FP32's values and of the variant's.
         largest: per output, the largest absolute difference.
-        values: per output, how many were compared.
+        values: per output, how many of both that are not zero were compared.
     """
 
     signal: dict[str, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Fidelity:
             self.signal[name] = self.signal.get(name, 0.0) + float((a**2).sum())
             self.noise[name] = self.noise.get(name, 0.0) + float(((a - b) ** 2).sum())
             self.largest[name] = max(self.largest.get(name, 0.0), float(np.abs(a - b).max(initial=0.0)))
-            self.values[name] = self.values.get(name, 0) + a.size
+            self.values[name] = self.values.get(name, 0) + int(np.count_nonzero(a) + np.count_nonzero(b))
             firsts.append(a.ravel())
             seconds.append(b.ravel())
         if firsts:
@@ -78,7 +78,8 @@ class Fidelity:
         """`sqnr_db` (of the worst output), `cosine_mean`, `cosine_min`, `max_abs_diff`; `sqnr_db.<output>` for several.
 
         Empty where no output is float: whole numbers (the classes of an ArgMax) lie at no distance. So is an output left out that
-        holds nothing on any image, as a detector's without a box: two empty sets are equal, and that says nothing of the variant.
+        holds nothing on any image, or zeros alone, as a detector's without a box: two empty sets are equal, and that says nothing
+        of the variant.
         """
         each = {name: sqnr_db(self.signal[name], self.noise[name]) for name, count in self.values.items() if count}
         if not each:

@@ -163,7 +163,8 @@ class _Sums:
 
     def add(self, expected: Outputs, got: Outputs, written: Outputs) -> None:
         for output, value in expected.items():
-            self.told[output] = self.told.get(output, 0) + value.size
+            # Rows without a box may be there as zeros.
+            self.told[output] = self.told.get(output, 0) + int(np.count_nonzero(value))
         pairs = [(expected, got), (expected, written), (written, got)]
         if self.selecting:
             # Rows by rank: whichever comes first, each is held against its counterpart.
@@ -177,7 +178,7 @@ class _Sums:
     def _add(self, output: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
         noise = np.array([((one - other) ** 2).sum() for one, other in pairs])
         (a, b), _, (c, d) = pairs
-        self.values[output] = self.values.get(output, 0) + a.size
+        self.values[output] = self.values.get(output, 0) + (a.size if any(value.any() for value in (a, b, c, d)) else 0)
         self.signal[output] = self.signal.get(output, 0.0) + float((a**2).sum())
         self.written[output] = self.written.get(output, 0.0) + float((c**2).sum())
         self.noise[output] = self.noise.get(output, np.zeros(3)) + noise
