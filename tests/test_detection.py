@@ -677,6 +677,49 @@ class TestFamilies:
             assert family.name == name
             np.testing.assert_allclose(family.rows(outputs, size)[0], boxes * np.tile(size[::-1], 2), rtol=1e-5)
 
+    @pytest.mark.parametrize("turned", [False, True])
+    @pytest.mark.parametrize("unit", ["", "-shares"])
+    @pytest.mark.parametrize(("classes", "background"), [(1, False), (3, False), (4, True), (90, True)])
+    def test_corners_by_anchors_with_a_score_for_each_class_by_itself(self, turned, unit, classes, background):
+        """TensorFlow's SSD: a trained one of faces was of no known family, and called undecoded."""
+        size = (160, 256)
+        places, step = centres(size, (8, 16), 0.5)
+        centre, side = (np.repeat(values, 3, axis=0) for values in (places * step, step))
+        generator = np.random.default_rng(0)
+        centre = centre + generator.uniform(-0.5, 0.5, centre.shape) * side
+        boxes = np.concatenate([centre - side, centre + 2 * side], axis=1) / (np.tile(size[::-1], 2) if unit else 1)
+        scores = generator.uniform(0, 0.04, (len(boxes), classes))
+        scores[7] = np.arange(classes) == classes - 1
+        if background:
+            scores = np.concatenate([1 - scores.max(axis=1, keepdims=True), scores], axis=1)
+        outputs = {"a": np.float32(boxes[None, :, [1, 0, 3, 2] if turned else [0, 1, 2, 3]]), "b": np.float32(scores[None])}
+        for values in (outputs, outputs | {"b": outputs["b"].swapaxes(1, 2)}):
+            family = family_of(values, size)
+            assert (len(boxes), family.name) == (2400, f"decoded{'-yx' if turned else ''}{unit}")
+            assert family.classes(values, size) == classes
+            found = family.boxes(values, size, 0.9)
+            assert found.classes.tolist() == [classes - 1]
+            np.testing.assert_allclose(found.xyxy[0], np.append(centre[7] - side[7], centre[7] + 2 * side[7]), rtol=1e-4)
+
+    def test_what_is_no_grid_s_corners_is_not_decoded(self):
+        generator = np.random.default_rng(0)
+        size = (96, 160)
+        first, sides = generator.uniform(0, 80, (1, 1200, 2)), generator.uniform(1, 40, (1, 1200, 2))
+        scores = np.float32(generator.uniform(0, 0.04, (1, 1200, 3)))
+        even = first * [2, 1.2] - sides / 2
+        corners = np.float32(np.concatenate([even, even + sides], axis=2))
+        assert family_of({"a": corners, "b": scores}, size).name.startswith("decoded")
+        for boxes, values in (
+            # Centre and size; in one corner of the input; distances; few rows.
+            (np.concatenate([first * [2, 1.2], sides], axis=2), scores),
+            (corners / 3, scores),
+            (np.concatenate([sides, sides], axis=2), scores),
+            (corners[:, :900], scores[:, :900]),
+            (corners, 4 * scores - 2),
+        ):
+            outputs = {"a": np.float32(boxes), "b": np.float32(values)}
+            assert not any(family.fits(outputs, size) for name, family in FAMILIES.items() if name.startswith("decoded"))
+
     def test_what_ssd_leaves_undecoded_is_no_ssd(self):
         generator = np.random.default_rng(0)
         offsets, logits = generator.normal(size=(1, 4420, 4)), generator.normal(size=(1, 4420, 3))
@@ -903,6 +946,7 @@ class TestFamilies:
             ("yolov8-rows", "yolox-decoded"),
             ("detr", "rtdetr"),
             ("ssd-yx", "ssd"),
+            ("decoded-yx-shares", "decoded-shares"),
         ],
     )
     def test_a_guess_by_values_is_overruled(self, guessed, asked):
@@ -917,6 +961,8 @@ class TestFamilies:
             "yolov8-rows": {"rows": cell.swapaxes(1, 2)},
             "detr": {"logits": np.tile(np.float32([0, 0, 9]), (1, 100, 1)), "boxes": np.full((1, 100, 4), 0.5, np.float32)},
             "ssd-yx": {"boxes": boxes[..., [1, 0, 3, 2]], "scores": np.tile(np.float32([0.9, 0.05, 0.05]), (1, boxes.shape[1], 1))},
+            # Not all of them, which are the cells of three strides.
+            "decoded-yx-shares": {"boxes": boxes[:, 40:, [1, 0, 3, 2]], "scores": np.float32(0.01 * np.ones((1, 1304, 2)))},
         }[guessed]
         assert family_of(outputs, size).name == guessed
         assert family_of(outputs, size, asked).name == asked

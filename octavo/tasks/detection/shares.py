@@ -13,7 +13,7 @@ from octavo.tasks.detection.boxes import Boxes
 from octavo.tasks.detection.family import Family, Rows, Size
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["SUFFIX", "are_even", "cover", "in_both_units", "y_first"]
+__all__ = ["SUFFIX", "are_even", "cover", "in_both_units", "middles", "y_first"]
 
 # Behind the name of the family that has pixels.
 SUFFIX = "-shares"
@@ -41,7 +41,7 @@ def in_both_units(family: Family) -> tuple[Family, Family]:
         """Whether boxes are in shares; None where there is nothing to tell by."""
         if family.rows is None:
             return _chosen_in_shares(family.boxes(outputs, size, 0.0).xyxy)
-        return are_even(_centres(family.rows(outputs, size)[0]))
+        return are_even(middles(family.rows(outputs, size)[0]))
 
     allowed = family.allows or family.fits
 
@@ -49,7 +49,7 @@ def in_both_units(family: Family) -> tuple[Family, Family]:
         """Whether boxes may be in shares though a grid's are not evenly spread: most are where shares are."""
         if family.rows is None:
             return told(outputs, size) is not False
-        return bool((np.abs(_centres(family.rows(outputs, size)[0])) <= _FAR).mean() > 0.5)
+        return bool((np.abs(middles(family.rows(outputs, size)[0])) <= _FAR).mean() > 0.5)
 
     def rows(outputs: Outputs, size: Size) -> Rows:
         corners, scores = family.rows(outputs, size)
@@ -103,14 +103,15 @@ def y_first(corners: np.ndarray, size: Size) -> bool:
     So x runs to and fro where y goes down once: it is told by how far centres move from row to row, in pixels whichever of the two
     is which.
     """
-    centres = _centres(corners)[: len(corners) // _TOGETHER * _TOGETHER]
+    centres = middles(corners)[: len(corners) // _TOGETHER * _TOGETHER]
     means = centres.reshape(-1, _TOGETHER, 2).mean(axis=1, dtype=np.float64)
     first, second = np.abs(np.diff(means, axis=0)).sum(axis=0)
     # What moves both alike (boxes point to objects) does so in pixels.
     return bool(min(second * size[1] / (first * size[0]), second * size[0] / (first * size[1])) > _FARTHER) if first else False
 
 
-def _centres(corners: np.ndarray) -> np.ndarray:
+def middles(corners: np.ndarray) -> np.ndarray:
+    """Of corners n x 4 the centres, n x 2."""
     return (corners[:, :2] + corners[:, 2:]) / 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo.tasks.detection.families import (
     anchored,
     chosen,
+    decoded,
     efficientnms,
     nanodet,
     obb,
@@ -60,6 +61,7 @@ FAMILIES = {
         # Its scores sum to 1, which may be those of a grid in shares, too.
         *ssd.FAMILIES,
         *yolonas.FAMILIES,
+        *decoded.FAMILIES,
         yolov10.FAMILY,
         rtdetr.CHOSEN,
         rtdetr.FAMILY,

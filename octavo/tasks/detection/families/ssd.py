@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores, from_one
-from octavo.tasks.detection.shares import are_even, y_first
+from octavo.tasks.detection.shares import are_even, middles, y_first
 from octavo.tasks.outputs import Outputs
 
 __all__ = ["FAMILIES"]
@@ -50,7 +50,7 @@ def _is_decoded(outputs: Outputs) -> bool:
 
 
 def _are_a_grid(boxes: np.ndarray) -> bool:
-    return are_even((boxes[:, :2] + boxes[:, 2:]) / 2)
+    return are_even(middles(boxes))
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:

@@ -8,18 +8,18 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.tasks.detection.family import Family, Rows, Size, are_scores, boxes_and_scores, cells, outside
-from octavo.tasks.detection.shares import are_even, in_both_units
+from octavo.tasks.detection.shares import are_even, in_both_units, middles
 from octavo.tasks.outputs import Outputs
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "ORDERED", "corners_and_scores"]
 
 # PicoDet has the fourth, FCOS and its kin the fifth.
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (8, 16, 32, 64, 128), (4, 8, 16, 32))
 # The share of boxes that must have their corners in order; of a network's offsets half have.
-_MOST = 0.99
+ORDERED = 0.99
 
 
-def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
+def corners_and_scores(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
     """Corners n x 4, scores n x c; None where the shapes are others."""
     return boxes_and_scores(_turned(outputs), lambda values: -outside(values))
 
@@ -33,17 +33,17 @@ def _turned(outputs: Outputs) -> Outputs:
 
 
 def _fits(outputs: Outputs, size: Size) -> bool:
-    parts = _parts(outputs)
+    parts = corners_and_scores(outputs)
     if parts is None or len(parts[0]) not in [cells(size, strides) for strides in _STRIDES]:
         return False
     boxes, scores = parts
     # Boxes in 0 to 1 may be scores, or queries, unless they are spread as a grid's are.
-    located = not are_scores(boxes) or are_even((boxes[:, :2] + boxes[:, 2:]) / 2)
-    return located and bool((boxes[:, 2:] >= boxes[:, :2]).mean() > _MOST) and are_scores(scores)
+    located = not are_scores(boxes) or are_even(middles(boxes))
+    return located and bool((boxes[:, 2:] >= boxes[:, :2]).mean() > ORDERED) and are_scores(scores)
 
 
 def _rows(outputs: Outputs, size: Size) -> Rows:  # noqa: ARG001 - one signature for all families
-    boxes, scores = _parts(outputs)
+    boxes, scores = corners_and_scores(outputs)
     return boxes.astype(np.float32, copy=False), scores.astype(np.float32, copy=False)
 
 
@@ -55,6 +55,6 @@ FAMILIES = in_both_units(
         "for 640x640",
         fits=_fits,
         rows=_rows,
-        classes=lambda outputs, _: _parts(outputs)[1].shape[1],
+        classes=lambda outputs, _: corners_and_scores(outputs)[1].shape[1],
     )
 )
