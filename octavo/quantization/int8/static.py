@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -25,18 +24,15 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.begun import Begun, begin
 from octavo.quantization.int8.choice import chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
-from octavo.quantization.int8.halves import with_float32
-from octavo.quantization.int8.in_float import Served, served_by
+from octavo.quantization.int8.judged import Made, judged
 from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.noise.found import Found, SureBoxes, found_of
-from octavo.quantization.int8.noise.judge import Judge, db_of
+from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.numbers.shifts import Attended
-from octavo.quantization.int8.placed import placed
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
-from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.record import decided, with_halves
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
@@ -150,43 +146,16 @@ def _quantized(
     whole, units = chosen.plan, chosen.draft.units
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(units, costs, whole.int8) if costs is not None else estimated(units, recipe.target)
-    alone: Noise | None = None
-    record: dict[str, Any] = {}
     if judge is None:
-        draft, plan = chosen.draft, Placing(chosen.draft, whole, prices).fastest()
+        made = Made(chosen.draft, Placing(chosen.draft, whole, prices).fastest(), whole, costs)
     else:
-        of = placed(chosen, prices, judge, recipe=recipe, last=begun.last, bound=bound, found=found)
-        draft, plan, noise = of.ranged.draft, of.ranged.plan, of.ranged.noise
-        placing, whole, alone, record = of.placing, of.placing.whole, of.alone, of.record
-        # The speed of operator form is not asked for.
-        asked = recipe.repair and (recipe.format == "qdq" or db_of(of.left) < record["fidelity_db"])
-        if asked and draft.target.layout == "kernels":
-            served = served_by(
-                model,
-                draft,
-                whole,
-                Served(plan, of.left, costs),
-                stored=placing.stored,
-                rival=placing.float_is_fastest,
-                saved=placing.saved(plan),
-                judge=judge,
-                wanted_db=record["fidelity_db"],
-            )
-            plan, costs = served.plan, served.costs
-            if served.why:
-                noise = served.noise
-                record["in_float"] = served.why
-                if db_of(noise) >= bound:
-                    # What of it was too dear in INT8 says nothing of this file.
-                    record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
-        if "in_float" not in record and draft.target.layout == "kernels":
-            plan, noise = with_float32(draft, plan, judge, 10 ** (-record["fidelity_db"] / 10))
-        record |= {"found_f1": round(found.f1(draft.written(plan)), 4)} if found is not None else {}
-        record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
+        how = {"recipe": recipe, "last": begun.last, "bound": bound, "found": found, "costs": costs}
+        made = judged(model, chosen, prices, judge, **how)
+    draft, plan = made.draft, made.plan
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
-    rows = alone.rows(whole.reasons) if alone is not None else []
-    record |= {"times_of": costs.machine} if record and costs is not None else {}
-    return Int8Result(result, decisions, plan.corrected, record, costs, rows, draft.growth, unmeasured=judge is None)
+    rows = made.alone.rows(made.whole.reasons) if made.alone is not None else []
+    unmeasured = judge is None
+    return Int8Result(result, decisions, plan.corrected, made.record, made.costs, rows, draft.growth, unmeasured=unmeasured)
 
 
 def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe: Int8) -> tuple[ir.Model, list[Decision]]:
