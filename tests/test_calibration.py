@@ -621,6 +621,48 @@ class TestCollector:
             assert np.array_equal(got.channel_high, expected.channel_high), name
             assert np.allclose(got.means(), expected.means(), atol=1e-5), name
 
+    @pytest.mark.parametrize("batch", [1, "n"])
+    def test_windows_along_the_first_axis_are_of_one_image(self, batch, monkeypatch):
+        """As Swin's are, whose attention was read as arrays: four times what calibrating another transformer takes."""
+        random = np.random.default_rng(3)
+        tensors = {
+            "parts": np.array([0, 4, 8, 16, 8, 16], np.int64),
+            "rows": np.array([-1, 256, 4], np.int64),
+            "m": random.standard_normal((4, 6)).astype(np.float32),
+        }
+        nodes = [
+            oh.make_node("Reshape", ["x", "parts"], ["p"], "parts"),
+            oh.make_node("Transpose", ["p"], ["t"], "turn", perm=[0, 2, 4, 3, 5, 1]),
+            oh.make_node("Reshape", ["t", "rows"], ["w"], "windows"),
+            oh.make_node("MatMul", ["w", "m"], ["q"], "query"),
+            oh.make_node("Softmax", ["q"], ["y"], "softmax"),
+        ]
+        graph = oh.make_graph(
+            nodes,
+            "g",
+            [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [batch, 4, 128, 128])],
+            [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            [onh.from_array(value, name) for name, value in tensors.items()],
+        )
+        model = inferred(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8))
+        images = [(str(place), {"x": random.standard_normal((1, 4, 128, 128)).astype(np.float32)}) for place in range(3)]
+        arrays: list[str] = []
+        update = TensorStatistics.update
+        monkeypatch.setattr(
+            TensorStatistics, "update", lambda self, name, *rest, **more: (arrays.append(name), update(self, name, *rest, **more))
+        )
+        found = collect(model, lambda: images).tensors["q"]
+        assert "q" not in arrays
+        windows = np.concatenate(
+            [each["x"].reshape(4, 8, 16, 8, 16).transpose(1, 3, 2, 4, 0).reshape(64, 256, 4) for _, each in images]
+        )
+        expected = windows @ tensors["m"]
+        assert found.values == expected.size
+        assert found.counts.sum() == 3 * -(-64 * 256 * 6 // stride((64, 256, 6)))
+        assert np.allclose(found.channel_low, expected.min(axis=(0, 1)), atol=1e-5)
+        assert np.allclose(found.channel_high, expected.max(axis=(0, 1)), atol=1e-5)
+        assert np.allclose(found.means(), expected.mean(axis=(0, 1)), atol=1e-4)
+
     @given(sizes=st.lists(st.sampled_from([(8, 8), (6, 11), (90, 70)]), min_size=1, max_size=5), data=st.data())
     @settings(max_examples=15, deadline=None)
     def test_no_partition_of_images_of_several_sizes_shows(self, sizes, data, tmp_path_factory):

@@ -83,11 +83,10 @@ class Probes:
         """What a probe would find; None where the shape is not known, and for vectors and inputs, which cost nothing to read."""
         if value.producer() is None or value.shape is None or len(value.shape) < 3:
             return None
-        first, *rest = value.shape
-        single = first == 1 if isinstance(first, int) else first.value in self._batch
-        if not single or not all(isinstance(size, int) and size > 0 for size in rest):
+        sizes = self._sizes(value)
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
             return None
-        whole, channels = math.prod(rest), [1, *rest][self._channel(value)]
+        whole, channels = math.prod(sizes), sizes[self._channel(value)]
         axis, counted = self._axes.get(value.name or ""), -(-whole // self._step(value))
         return Probed(value.name or "", channels, whole // channels, counted, axis, value.name in self._infinite)
 
@@ -95,8 +94,13 @@ class Probes:
         rank = len(value.shape)
         return self._axes.get(value.name or "", channel_axis(rank)) % rank
 
+    def _sizes(self, value: ir.Value) -> list[int | ir.SymbolicDim]:
+        """A tensor's shape with one image: what lies along its first axis may be windows of it (Swin), or regions."""
+        first, *rest = value.shape
+        return [first if isinstance(first, int) or first.value not in self._batch else 1, *rest]
+
     def _step(self, value: ir.Value) -> int:
-        return stride(tuple(value.shape[1:]))
+        return stride(tuple(self._sizes(value)))
 
 
 def _lay(model: ir.Model, value: ir.Value, channel: int, step: int) -> ir.Value:
