@@ -147,23 +147,27 @@ def test_a_gemm_beside_nodes_that_are_named_as_its_parts_will_be(kept):
     assert 25 < sqnr(model, result.model, IMAGES)["y"] < 100
 
 
-def test_recurrent_layers_say_that_they_are_not_quantized():
+@pytest.mark.parametrize(("op_type", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_weights_of_recurrent_layers_are_int8_in_the_file(op_type, gates, per_channel):
+    """Both directions' and every gate's unit by itself: one of these has a hundredth of the others' weights here."""
     nodes = [
         oh.make_node("Reshape", ["x", "rows"], ["r"], "r"),
-        oh.make_node("GRU", ["r", "w", "u"], ["", "h"], "gru", hidden_size=4),
-        oh.make_node("Reshape", ["h", "flat"], ["f"], "f"),
+        oh.make_node(op_type, ["r", "w", "u"], ["", "h"], "recurrent", hidden_size=8, direction="bidirectional"),
+        oh.make_node("Transpose", ["h"], ["t"], "t", perm=[1, 0, 2]),
+        oh.make_node("Reshape", ["t", "flat"], ["f"], "f"),
         oh.make_node("MatMul", ["f", "m"], ["y"], "m"),
     ]
-    tensors = {
-        "rows": np.array([16, 1, -1]),
-        "flat": np.array([1, 4]),
-        "w": normal(1, 12, 48),
-        "u": normal(1, 12, 4),
-        "m": normal(4, 4),
-    }
-    result = quantize_dynamic(network(nodes, tensors, ["y"]), Int8())
-    reasons = {decision.node: decision.reason for decision in result.decisions}
-    assert reasons["gru"] == "no dynamic INT8 kernel is used for recurrent layers"
+    weights, hidden = normal(2, gates * 8, 48), normal(2, gates * 8, 8)
+    weights[1] *= 0.01
+    tensors = {"rows": np.array([16, 1, -1]), "flat": np.array([1, 16]), "w": weights, "u": hidden, "m": normal(16, 4)}
+    model = network(nodes, tensors, ["y"])
+    result = quantize_dynamic(model, Int8(per_channel=per_channel))
+    reasons = {one.node: (one.precision, one.reason) for one in result.decisions}
+    assert reasons["recurrent"] == ("int8", "weights int8 in the file, computed in float32")
+    sizes = [value.const_value.size for value in result.model.graph.initializers.values() if value.dtype == ir.DataType.FLOAT]
+    assert max(sizes) < hidden.size
+    assert sqnr(model, result.model, IMAGES)["y"] > (30 if per_channel else 10)
 
 
 @pytest.mark.parametrize("before", [[], ["Transpose"]])

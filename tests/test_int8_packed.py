@@ -17,6 +17,7 @@ from octavo.graph.precision import forms_of
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.writing.packed import few_values, pack_constants, pack_tables, whole_steps
+from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.session import Session
 
 SIDE = 24
@@ -229,6 +230,24 @@ class TestWeights:
     def test_kept_layers_keep_float32(self):
         model = layers(he(np.random.default_rng(0), 32, 32, 1, 1))
         assert pack_constants(model, {"c0"}) == set()
+
+    @pytest.mark.parametrize(("op_type", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+    def test_recurrent_layers_have_half_precision_for_both_weights_and_none_for_biases(self, op_type, gates):
+        generator = np.random.default_rng(0)
+        tensors = {
+            "w": he(generator, 2, gates * 16, 24),
+            "u": he(generator, 2, gates * 16, 16),
+            "b": he(generator, 2, 2 * gates * 16),
+        }
+        node = oh.make_node(op_type, ["x", "w", "u", "b"], ["y"], "recurrent", hidden_size=16, direction="bidirectional")
+        model = network([node], tensors, ["y"], inputs={"x": [7, 1, 24]})
+        feeds = {"x": generator.standard_normal((7, 1, 24), np.float32)}
+        wanted = run(model, feeds)["y"]
+        assert pack_constants(model) == {"recurrent"}
+        assert [value.dtype for value in model.graph.initializers.values() if len(value.shape) == 3] == [ir.DataType.FLOAT16] * 2
+        got = run(model, feeds)["y"]
+        assert 10 * np.log10((wanted**2).sum() / ((wanted - got) ** 2).sum()) > 60
+        assert not [node for node in optimized_nodes(as_bytes(model)) if node.op_type == "Cast"]
 
     def test_equal_constants_become_one(self):
         model = layers(he(np.random.default_rng(0), 32, 32, 1, 1), count=3)

@@ -3,13 +3,14 @@
 MatMul and Gemm take their activation ranges at run time (DynamicQuantizeLinear and MatMulInteger). A convolution keeps int8 weights
 in the file and computes in float32: ConvInteger, which ONNX Runtime's own dynamic quantizer would write, has no fast kernel (ten
 times slower than FP32 on EfficientNet-Lite0) and saturates on CPUs without VNNI. The weights are restored by Cast and Mul, which
-ONNX Runtime folds while loading, so that it runs exactly as fast as FP32.
+ONNX Runtime folds while loading, so that it runs exactly as fast as FP32. So are those of recurrent layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
@@ -20,7 +21,7 @@ from octavo.graph.names import added_apart
 from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
 from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
-from octavo.quantization.int8.numbers.correction import correct_bias
+from octavo.quantization.int8.numbers.correction import correct_bias, weight_codes
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.stored import WORTH, store_as_int8
 from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of, within
@@ -36,15 +37,15 @@ from octavo.quantization.select import select
 __all__ = ["quantize_dynamic"]
 
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-# Their weights are int8 in the file alone.
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+# Of convolutions and recurrent layers.
 _STORED = "weights int8 in the file, computed in float32"
 # Codes of activations: of the whole range, whatever it will be.
 _ANY = QParams.spanning(0, 1)
 
 
 def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | None = None) -> Int8Result:
-    """Quantize the weights of Conv, ConvTranspose, Gemm and MatMul.
+    """Quantize the weights of Conv, ConvTranspose, Gemm, MatMul and recurrent layers.
 
     Args:
         model: FP32, opset >= 17; it is not changed.
@@ -73,6 +74,9 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
         products = DynamicProducts(model)
         for node in list(model.graph):
             op_type = chosen.get(node.name or "")
+            if op_type in _RECURRENT:
+                _store_gates(model, node, recipe)
+                continue
             if op_type is None or (op_type in _CONVOLUTIONS and weights_of(node).size < WORTH):
                 continue
             codes = _codes_of(node, recipe, saturates=target.saturates and op_type not in _CONVOLUTIONS)
@@ -101,9 +105,7 @@ def _codes_of(node: ir.Node, recipe: Int8, *, saturates: bool) -> Codes:
 def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
     if node.name in kept:
         precision, reason = "float", f"keep_float: {kept[node.name]}"
-    elif node.op_type in _RECURRENT and node.domain in ("", "ai.onnx"):
-        precision, reason = "float", "no dynamic INT8 kernel is used for recurrent layers"
-    elif _is_transposed(node):
+    elif _is_transposed(node) or _is_recurrent(node):
         return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
     elif not is_weighted(node):
         weighted = node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx")
@@ -121,3 +123,27 @@ def _is_transposed(node: ir.Node) -> bool:
         return False
     weights = ir.convenience.get_const_tensor(node.inputs[1])
     return weights is not None and weights.dtype == ir.DataType.FLOAT and weights.size >= WORTH
+
+
+def _is_recurrent(node: ir.Node) -> bool:
+    """Whether a node is a recurrent layer with weights that can be stored."""
+    return node.op_type in _RECURRENT and node.domain in ("", "ai.onnx") and bool(_gates(node))
+
+
+def _gates(node: ir.Node) -> dict[int, np.ndarray]:
+    """Of a recurrent layer the inputs that are worth storing: constant float32 weights of its input and of its hidden state."""
+    tensors = {place: ir.convenience.get_const_tensor(node.inputs[place]) for place in (1, 2)}
+    return {
+        place: tensor.numpy()
+        for place, tensor in tensors.items()
+        if tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size >= WORTH
+    }
+
+
+def _store_gates(model: ir.Model, node: ir.Node, recipe: Int8) -> None:
+    """Store a recurrent layer's weights, each gate's unit of each direction with a scale of its own."""
+    for place, weights in _gates(node).items():
+        rows = weights.reshape(-1, weights.shape[-1])
+        codes, scale = weight_codes(rows, 0, per_channel=recipe.per_channel, method=recipe.weights)
+        broad = scale.reshape(*weights.shape[:2], 1) if scale.size > 1 else scale.reshape(1, 1, 1)
+        store_as_int8(model, node, codes.reshape(weights.shape), broad, place)

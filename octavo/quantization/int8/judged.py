@@ -1,4 +1,4 @@
-"""A placement by measured noise as its file has it: in float throughout, or some weights float32, where only that is close enough."""
+"""A placement by measured noise as its file has it: float throughout, or some weights float32, where only that is close enough."""
 
 from __future__ import annotations
 

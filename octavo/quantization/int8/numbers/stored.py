@@ -41,21 +41,22 @@ def store_weights(model: ir.Model, codes: Mapping[str, Codes]) -> None:
             forget(model, old)
 
 
-def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.ndarray) -> None:
+def store_as_int8(model: ir.Model, node: ir.Node, codes: np.ndarray, scale: np.ndarray, place: int = 1) -> None:
     """Replace a layer's weights by codes that are restored in front of it.
 
     Args:
         model: the graph, changed in place.
-        node: the layer; input 1 has its weights.
+        node: the layer.
         codes: whole numbers from -128 to 127, of the weights' shape.
         scale: float32 that broadcasts with them.
+        place: the input that has the weights; a recurrent layer has a second one.
     """
-    old, name = node.inputs[1], f"{node.name}.weight"
+    old, name = node.inputs[place], f"{node.name}.weight" if place == 1 else f"{node.name}.weight.{place}"
     parts = [new_constant(model, f"{name}.int8", codes.astype(np.int8)), new_constant(model, f"{name}.scale", scale)]
     cast = ir.node("Cast", [parts[0]], {"to": ir.DataType.FLOAT.value}, name=f"{name}.cast")
     product = ir.node("Mul", [cast.outputs[0], parts[1]], name=f"{name}.restore")
     cast.outputs[0].name, product.outputs[0].name = f"{name}.codes", f"{name}.restored"
     product.outputs[0].shape, product.outputs[0].dtype = ir.Shape(codes.shape), ir.DataType.FLOAT
     model.graph.insert_before(node, [cast, product])
-    node.replace_input_with(1, product.outputs[0])
+    node.replace_input_with(place, product.outputs[0])
     forget(model, old)

@@ -20,8 +20,10 @@ __all__ = ["TWICE", "few_values", "pack_constants", "pack_tables", "share_codes"
 _WORTH = 256
 # Equal constants of at most so many values are found: zero points and scales of all channels, shapes.
 _ALIKE = 4096
-# The axis of output channels of their weights; either may be it for a Gemm.
-_LAYERS = {"Conv": 0, "FusedConv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
+# The axis of output channels of their weights (of gates and hidden units); either may be it for a Gemm.
+_LAYERS = {"Conv": 0, "FusedConv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1, "GRU": 1, "LSTM": 1, "RNN": 1}
+# The first input of a layer that is no weight; recurrent layers have those of the hidden state as well.
+_BEYOND = {"GRU": 3, "LSTM": 3, "RNN": 3}
 # Of int8 weights: so many that nodes which copy them take fewer bytes.
 TWICE = 1024
 _ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub"})
@@ -46,7 +48,7 @@ def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
     pack_tables(model)
     halves: set[str] = set()
     for value, array, readers in _constants(model):
-        if all(use.node.op_type in _LAYERS and use.idx < 2 and use.node.name not in kept for use in readers):
+        if all(_is_weight(use) and use.node.name not in kept for use in readers):
             axis = _LAYERS[readers[0].node.op_type]
             if array.ndim > axis and _pack_weights(model, value, array, axis):
                 halves |= {use.node.name or "" for use in readers}
@@ -140,6 +142,10 @@ def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, np.ndarray, list[ir.
         bound = value.is_graph_input() or value.is_graph_output() or any(use.node.graph is not model.graph for use in readers)
         if readers and not bound:
             yield value, tensor.numpy(), readers
+
+
+def _is_weight(use: ir.Usage) -> bool:
+    return use.node.op_type in _LAYERS and use.idx < _BEYOND.get(use.node.op_type, 2)
 
 
 def _pack_table(model: ir.Model, value: ir.Value, array: np.ndarray) -> None:
