@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.choice import Chosen
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.halves import with_float32
 from octavo.quantization.int8.in_float import Served, served_by
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.objects import ObjectJudge
-from octavo.quantization.int8.placed import placed
+from octavo.quantization.int8.placed import Placed
 from octavo.quantization.int8.pricing.costs import CostTable
-from octavo.quantization.int8.pricing.price import Prices
 from octavo.quantization.int8.pricing.trade import Noise
 
 __all__ = ["Made", "judged"]
@@ -45,31 +42,19 @@ class Made:
 
 
 def judged(
-    model: ir.Model,
-    chosen: Chosen,
-    prices: Prices,
-    judge: Judge,
-    *,
-    recipe: Int8,
-    last: Sequence[ir.Value],
-    bound: float,
-    found: Found | None,
-    costs: CostTable | None,
+    model: ir.Model, of: Placed, judge: Judge, *, recipe: Int8, bound: float, found: Found | None, costs: CostTable | None
 ) -> Made:
-    """The placement of a way by measured noise.
+    """What is written of a placement.
 
     Args:
         model: FP32 as it came in.
-        chosen: everything in INT8.
-        prices: of time.
-        judge: of the held-out images.
+        of: the placement.
+        judge: of the held-out images, which it was placed by.
         recipe: the `int8:` block.
-        last: the outputs of the last layers.
         bound: SQNR in dB that the network is held to.
         found: of a detector that chooses boxes by itself, what tells which it still finds.
-        costs: the table that the prices are of.
+        costs: the table that it was placed by; None where there is none.
     """
-    of = placed(chosen, prices, judge, recipe=recipe, last=last, bound=bound, found=found)
     draft, plan, noise, placing, record = of.ranged.draft, of.ranged.plan, of.ranged.noise, of.placing, of.record
     # The speed of operator form is not asked for.
     asked = recipe.repair and (recipe.format == "qdq" or db_of(of.left) < record["fidelity_db"])

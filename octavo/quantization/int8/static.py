@@ -30,6 +30,7 @@ from octavo.quantization.int8.noise.found import Found, SureBoxes, found_of
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
 from octavo.quantization.int8.numbers.shifts import Attended
+from octavo.quantization.int8.placed import placed
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
@@ -149,8 +150,8 @@ def _quantized(
     if judge is None:
         made = Made(chosen.draft, Placing(chosen.draft, whole, prices).fastest(), whole, costs)
     else:
-        how = {"recipe": recipe, "last": begun.last, "bound": bound, "found": found, "costs": costs}
-        made = judged(model, chosen, prices, judge, **how)
+        of = placed(chosen, prices, judge, recipe=recipe, last=begun.last, bound=bound, found=found)
+        made = judged(model, of, judge, recipe=recipe, bound=bound, found=found, costs=costs)
     draft, plan = made.draft, made.plan
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
     rows = made.alone.rows(made.whole.reasons) if made.alone is not None else []
