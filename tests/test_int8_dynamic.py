@@ -66,16 +66,6 @@ def test_each_kind_of_node_gets_its_form_and_reason(model):
     assert max(found.values()) < 100, "it is quantized"
 
 
-def test_a_convolution_of_few_weights_is_not_said_to_have_codes():
-    nodes = [oh.make_node("Conv", ["x", "w"], ["c"], "few"), oh.make_node("Conv", ["c", "v"], ["y"], "many")]
-    model = network(nodes, {"w": normal(7, 3, 3, 1), "v": normal(8, 7, 3, 3)}, ["y"])
-    result = quantize_dynamic(model, Int8())
-    assert {one.node: one.precision for one in result.decisions} == {"few": "float", "many": "int8"}
-    assert result.decisions[0].reason == "too few weights for their codes to make the file smaller"
-    kept = result.model.graph.initializers["w"].const_value.numpy()
-    np.testing.assert_array_equal(kept, model.graph.initializers["w"].const_value.numpy())
-
-
 def test_keep_float_and_the_correction(model):
     statistics = statistics_of(model, IMAGES)
     kept = quantize_dynamic(model, Int8(keep_float=("Gemm", "query")), statistics)

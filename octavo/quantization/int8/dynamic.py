@@ -77,7 +77,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
             if op_type in _RECURRENT:
                 _store_gates(model, node, recipe)
                 continue
-            if op_type is None:
+            if op_type is None or (op_type in _CONVOLUTIONS and weights_of(node).size < WORTH):
                 continue
             codes = _codes_of(node, recipe, saturates=target.saturates and op_type not in _CONVOLUTIONS)
             if corrects is not None and correct_bias(model, corrects, node, codes.restored):
@@ -111,9 +111,7 @@ def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
         weighted = node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx")
         precision, reason = "float", no_kernel(node) if weighted else "dynamic INT8 quantizes weights only"
     elif node.op_type == "Conv":
-        if weights_of(node).size >= WORTH:
-            return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
-        precision, reason = "float", "too few weights for their codes to make the file smaller"
+        return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
     else:
         precision, reason = "int8", "int8 weights, activation ranges at run time"
     return Decision(node.name or "", node.op_type, precision, reason)
