@@ -140,7 +140,7 @@ def replace_inside(folder: str | Path) -> Iterator[Path]:
     same names in `folder`, one rename after the other, all of it on disk before the first. Whatever else is in `folder` stays.
 
     Raises:
-        OutputError: something cannot be written; all is as it was.
+        OutputError: something cannot be written, and all is as it was; or a rename is refused, and those before it stay.
     """
     folder = Path(folder)
     with _explained(folder):

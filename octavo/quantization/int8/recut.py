@@ -35,10 +35,9 @@ _BYTES = 3e9
 _CUT = 2.0
 # Images that single roundings are measured on, half of them those with the most noise, which stand for themselves alone.
 _IMAGES = 8
-# How many networks of many layers keep, and where nothing more is wanted of any of them, but of single images it could be: trained
-# Inception V3, 28.8 dB on held-out images and 26.2 with those that calibrate where 24.5 are wanted, took 23 of 97 processor seconds
-# for two images, and found nothing.
-_FEWEST, _FEWEST_MORE = 2, 1
+# How many of them networks of many layers keep where all images together have what is wanted: trained Inception V3, 28.8 dB on
+# held-out images and 26.2 with the others where 24.5 are wanted, took 23 of 97 processor seconds for two and found nothing.
+_OF_MANY = 1
 # Tensors that make up less than this share of all noise are left alone, and noise has to fall to this share of what it was:
 # less is a chance of few images.
 _SMALL, _WORTH = 0.002, 0.95
@@ -106,8 +105,8 @@ def recut(found: Ranged, judge: Judge, wanted: float, ways: Sequence[Way]) -> Ra
     is_cut = count > 0 and np.average(by_image[:count], weights=weights[:count]) >= _CUT * found.noise
     if not better and not is_cut:
         return found
-    few = _FEWEST if better or before > wanted else _FEWEST_MORE
-    chosen, ranges = _by_tensor(found, every, by_image, weights, others, few=few) if others else ({}, "")
+    bounds = {} if better or before > wanted else {"least": _OF_MANY}
+    chosen, ranges = _by_tensor(found, every, by_image, weights, others, **bounds) if others else ({}, "")
     if chosen:
         measure(draft.rescaled(chosen), ranges)
     able = [pair for pair in better if pair[1].noise <= max(found.noise, wanted)]
@@ -133,13 +132,13 @@ def _images(draft: Draft, judge: Judge) -> tuple[Judge, list[float]]:
 
 
 def _by_tensor(
-    found: Ranged, judge: Judge, by_image: Sequence[float], counting: Sequence[float], ways: Sequence[Way], *, few: int
+    found: Ranged, judge: Judge, by_image: Sequence[float], counting: Sequence[float], ways: Sequence[Way], **bounds: int
 ) -> tuple[dict[str, QParams], str]:
-    """Scales that measure better than those of a placement, and of how many tensors by which way."""
+    """Scales that measure better than those of a placement, and of how many tensors by which way; `bounds` as of `images_worth`."""
     draft, plan = found.draft, found.plan
     groups = [names for names in sharing(plan) if draft.fixed.isdisjoint(names)]
     others = {way.label: draft.scales_by(way.recipe, plan) for way in ways}
-    count = images_worth(draft.model, len(groups) * (1 + len(others)), min(_IMAGES, len(by_image)), least=few)
+    count = images_worth(draft.model, len(groups) * (1 + len(others)), min(_IMAGES, len(by_image)), **bounds)
     places, weights = _telling(by_image, count)
     weights = [each * counting[place] for each, place in zip(weights, places, strict=True)]
     samples = [judge.samples[place] for place in places]
