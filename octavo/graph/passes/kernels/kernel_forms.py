@@ -10,6 +10,8 @@ from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.kernels.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.kernels.prelu_by_conv import PReluByConvPass
+from octavo.graph.passes.kernels.rounded_last import RoundedLastPass
+from octavo.graph.passes.kernels.rows_again import RowsAgainPass
 from octavo.graph.passes.kernels.softmax_by_exp import SoftmaxByExpPass
 from octavo.graph.passes.kernels.softmax_of_two import SoftmaxOfTwoPass
 from octavo.graph.passes.kernels.space_by_pixels import SpaceByPixelsPass
@@ -29,6 +31,8 @@ FORMS = (
     MishByExpPass,
     TailOfPixelsPass,
     TailChannelsLastPass,
+    RoundedLastPass,
+    RowsAgainPass,
     BiasApartPass,
     SoftmaxByExpPass,
     SoftmaxOfTwoPass,
