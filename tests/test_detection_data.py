@@ -599,6 +599,26 @@ class TestVoc:
         with pytest.raises(DataError, match=rf"b\.xml.*{problem}"):
             read(write_voc(tmp_path, b=text), "voc")
 
+    @pytest.mark.parametrize(
+        ("encoding", "name"),
+        [("gb2312", "猫"), ("GBK", "猫"), ("big5", "貓"), ("Shift_JIS", "猫"), ("euc-kr", "고양이"), ("windows-1251", "кот")]
+        + [("utf-16", "猫"), ("ISO-8859-1", "félin"), ("UTF-8", "猫")],
+    )
+    def test_files_are_read_in_the_encoding_that_they_say(self, tmp_path, encoding, name):
+        write_voc(tmp_path, a=VOC % "")
+        text = f"<?xml version='1.0' encoding='{encoding}'?>\n" + VOC % OBJECT.format(name, 0, 1, 1, 9, 9)
+        (tmp_path / "Annotations/b.xml").write_bytes(text.encode(encoding))
+        assert read(tmp_path, "voc", Classes(2, ("other", name)))[1].objects.classes.tolist() == [1]
+
+    @pytest.mark.parametrize(
+        ("encoding", "problem"), [("klingon", "unknown encoding: klingon"), ("gbk", "codec can't decode"), ("hex", "not a text")]
+    )
+    def test_an_encoding_that_is_none_is_said(self, tmp_path, encoding, problem):
+        write_voc(tmp_path, b=VOC % "")
+        (tmp_path / "Annotations/b.xml").write_bytes(f'<?xml version="1.0" encoding="{encoding}"?>'.encode() + b"<a>\xff\xff</a>")
+        with pytest.raises(DataError, match=rf"b\.xml is not readable XML: .*{problem}"):
+            read(tmp_path, "voc")
+
     def test_missing_and_doubled_images_and_no_annotations(self, tmp_path):
         write_voc(tmp_path, c=VOC % "")
         with pytest.raises(DataError, match=r"1 image\(s\) of 3 are not below .*JPEGImages: c"):

@@ -8,6 +8,7 @@ crowds are: PASCAL's rule is that finding one is neither right nor wrong, and mi
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Set
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,9 @@ from octavo.params.grammar import ImageSet
 from octavo.progress import say
 
 __all__ = ["class_names_of", "places_of", "read"]
+
+# The encoding that a file says it has, where its declaration can be read as ASCII: not UTF-16.
+_ENCODING = re.compile(rb"""\s*<\?xml\b[^>]*?\bencoding\s*=\s*["']([A-Za-z][\w.:-]*)["']""")
 
 
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
@@ -153,8 +157,16 @@ def _number(element: Element, key: str, here: str) -> float:
 
 def _tree(xml: Path) -> Element:
     """The file's root element; a DOCTYPE, which can define entities that grow without bound, is refused before it is read."""
+    try:
+        data = xml.read_bytes()
+        said = _ENCODING.match(data)
+        encoding = said.group(1).decode() if said and not said.group(1).lower().startswith(b"utf") else None
+        # Expat knows no encoding of several bytes a letter but Unicode's own: GBK, Big5, Shift_JIS, EUC-KR.
+        data = data if encoding is None else data.decode(encoding).encode()
+    except (OSError, ValueError, LookupError) as error:
+        raise _unreadable(xml, error) from error
     builder = TreeBuilder()
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate(None if encoding is None else "utf-8")
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
@@ -164,10 +176,14 @@ def _tree(xml: Path) -> Element:
 
     parser.StartDoctypeDeclHandler = refuse
     try:
-        parser.Parse(xml.read_bytes(), True)
-    except (OSError, expat.ExpatError, ValueError, LookupError) as error:
-        raise DataError(f"{xml} is not readable XML: {error}", "correct the file or fetch it again") from error
+        parser.Parse(data, True)
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        raise _unreadable(xml, error) from error
     tree = builder.close()
     if tree.tag != "annotation":
         raise DataError(f"{xml} is <{tree.tag}>, no PASCAL VOC <annotation>", f"take {PurePosixPath(xml).name} out of the folder")
     return tree
+
+
+def _unreadable(xml: Path, error: Exception) -> DataError:
+    return DataError(f"{xml} is not readable XML: {error}", "correct the file or fetch it again")
