@@ -601,8 +601,17 @@ class TestVoc:
 
     @pytest.mark.parametrize(
         ("encoding", "name"),
-        [("gb2312", "猫"), ("GBK", "猫"), ("big5", "貓"), ("Shift_JIS", "猫"), ("euc-kr", "고양이"), ("windows-1251", "кот")]
-        + [("utf-16", "猫"), ("ISO-8859-1", "félin"), ("UTF-8", "猫")],
+        [
+            ("gb2312", "猫"),
+            ("GBK", "猫"),
+            ("big5", "貓"),
+            ("Shift_JIS", "猫"),
+            ("euc-kr", "고양이"),
+            ("windows-1251", "кот"),
+            ("utf-16", "猫"),
+            ("ISO-8859-1", "félin"),
+            ("UTF-8", "猫"),
+        ],
     )
     def test_files_are_read_in_the_encoding_that_they_say(self, tmp_path, encoding, name):
         write_voc(tmp_path, a=VOC % "")

@@ -13,12 +13,13 @@ from octavo.files import read_json, write_csv
 from octavo.layout import GROWTH, SENSITIVITY, variant_dir
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.rows import matched_rows
-from octavo.runtime.tensors import read_tensors
+from octavo.runtime.tensors import bytes_of, group_names, open_groups
 
 __all__ = ["LayerNoise", "layer_noise", "read_growth", "write_noise"]
 
-# Tensors read from both graphs at a time.
-_TOGETHER = 16
+# Bytes of tensors read from each graph at a time, for one image, and as how many tensors at most these count: each group opens two
+# sessions and reads the images again, which takes longer than to run a small network.
+_BYTES, _TOGETHER = 32 << 20, 16
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def layer_noise(
     Args:
         reference: FP32.
         quantized: its QDQ form, where tensor T goes T -> QuantizeLinear -> DequantizeLinear.
-        samples: called repeatedly, gives (what the sample is, feeds).
+        samples: called once for each group of tensors, gives (what the sample is, feeds).
         growth: of tensors whose channels are larger in the quantized graph, which its weights take back, the factor of each
             channel (`read_growth`): they are compared at FP32's size.
 
@@ -53,24 +54,21 @@ def layer_noise(
     producers = {value.name: node for node in reference.graph for value in node.outputs}
     names = [name for name in producers if name in stands_for]
     found: list[LayerNoise] = []
-    for start in range(0, len(names), _TOGETHER):
-        chosen = names[start : start + _TOGETHER]
-        signal, noise = dict.fromkeys(chosen, 0.0), dict.fromkeys(chosen, 0.0)
-        whole = dict(samples=samples, group_bytes=1 << 62)
-        pairs = zip(
-            read_tensors(reference, chosen, what="FP32", **whole),
-            read_tensors(quantized, [stands_for[name] for name in chosen], what="INT8", **whole),
-            strict=True,
-        )
-        for (_, expected), (_, got) in pairs:
-            for name in chosen:
+    groups = group_names(reference, names, _BYTES, size=lambda value: min(bytes_of(value), _BYTES // _TOGETHER), what="FP32")
+    theirs = [[*dict.fromkeys(stands_for[name] for name in group)] for group in groups]
+    opened = zip(open_groups(reference, groups, what="FP32"), open_groups(quantized, theirs, what="INT8"), strict=True)
+    for exact, rounded in opened:
+        signal, noise = dict.fromkeys(exact.names, 0.0), dict.fromkeys(exact.names, 0.0)
+        for _, feeds in samples():
+            expected, got = exact.read(feeds), rounded.read(feeds)
+            for name in exact.names:
                 truth, mine = _side_by_side(expected[name], got[stands_for[name]])
                 if growth and name in growth:
                     # Of channels beyond FP32's there are factors, too.
                     mine /= growth[name][: mine.shape[1]].reshape(-1, *[1] * (mine.ndim - 2))
                 signal[name] += float((truth**2).sum())
                 noise[name] += float(((truth - mine) ** 2).sum())
-        for name in chosen:
+        for name in exact.names:
             node = producers[name]
             found.append(LayerNoise(len(found), node.name or name, node.op_type, sqnr_db(signal[name], noise[name])))
     return found
