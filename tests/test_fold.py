@@ -223,6 +223,66 @@ def test_sizes_are_constants_where_they_are_known(sizes, is_open, data):
     assert ("Gather" in ops(model)) == (not known)
 
 
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.integers(-5, 5) | st.just(-(2**63)),
+    st.integers(-5, 5) | st.just(2**63 - 1),
+    st.none() | st.sampled_from([-2, -1, 1, 2]),
+)
+@settings(max_examples=60, deadline=None)
+def test_sizes_that_a_slice_takes_are_constants_where_they_are_known(sizes, is_open, start, end, step):
+    """As torch's exporter asks for the last size of the queries, from -1 to the largest number there is."""
+    places = list(range(len(sizes)))[start:end:step]
+    assume(places)
+    given = {"i": [start], "e": [end], **({} if step is None else {"axis": [0], "step": [step]})}
+    shape = [f"n{axis}" if is_open[axis] else size for axis, size in enumerate(sizes)]
+    nodes = [
+        oh.make_node("Relu", ["x"], ["r"], "r"),
+        oh.make_node("Shape", ["r"], ["s"], "s"),
+        oh.make_node("Slice", ["s", *given], ["g"], "g"),
+        oh.make_node("Cast", ["g"], ["y"], "y", to=onnx.TensorProto.FLOAT),
+    ]
+    model = network(nodes, {name: np.array(value) for name, value in given.items()}, ["y"], inputs={"x": shape})
+    feeds = {"x": np.zeros(sizes, np.float32)}
+    before = run(model, feeds, optimization="off")["y"]
+    known = not any(is_open[place] for place in places)
+    assert KnownSizesPass()(model).modified == known
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    np.testing.assert_array_equal(run(model, feeds, optimization="off")["y"], before)
+    assert ("Slice" in ops(model)) == (not known)
+
+
+def test_the_scale_of_attention_is_a_number_with_the_batch_open():
+    """torch's exporter writes it as the root of the queries' last size, which their shape tells: of the queries' own, which are
+    turned by two Reshapes of sizes that are asked for one by one.
+    """
+    nodes = [
+        oh.make_node("Shape", ["x"], ["all"], "all"),
+        *(oh.make_node("Gather", ["all", f"i{axis}"], [f"size{axis}"], f"size{axis}") for axis in (0, 1)),
+        *(oh.make_node("Unsqueeze", [f"size{axis}", "zero"], [f"one{axis}"], f"one{axis}") for axis in (0, 1)),
+        oh.make_node("Concat", ["one0", "one1", "two", "four"], ["parts"], "parts", axis=0),
+        oh.make_node("Reshape", ["x", "parts"], ["apart"], "apart"),
+        oh.make_node("Transpose", ["apart"], ["q"], "q", perm=[0, 2, 1, 3]),
+        oh.make_node("Shape", ["q"], ["asked"], "asked"),
+        oh.make_node("Slice", ["asked", "last", "end"], ["depth"], "depth"),
+        oh.make_node("Cast", ["depth"], ["wide"], "wide", to=onnx.TensorProto.FLOAT),
+        oh.make_node("Sqrt", ["wide"], ["root"], "root"),
+        oh.make_node("Div", ["unit", "root"], ["scale"], "scale"),
+        oh.make_node("Mul", ["q", "scale"], ["y"], "y"),
+    ]
+    tensors = {
+        **{"i0": np.array(0), "i1": np.array(1), "zero": np.array([0]), "two": np.array([2]), "four": np.array([4])},
+        **{"last": np.array([-1]), "end": np.array([2**63 - 1]), "unit": np.float32([1])},
+    }
+    model = network(nodes, tensors, ["y"], inputs={"x": ["N", 5, 8]})
+    feeds = {"x": GENERATOR.standard_normal((3, 5, 8)).astype(np.float32)}
+    before = run(model, feeds, optimization="off")["y"]
+    clean(model, 18)
+    assert not {"Cast", "Div", "Slice", "Sqrt"} & set(ops(model))
+    np.testing.assert_array_equal(run(model, feeds)["y"], before)
+
+
 def test_a_size_asked_beyond_the_axes_and_one_put_out_stay():
     beyond = sizes_asked(np.array(2), ["n", 4])
     assert not KnownSizesPass()(beyond).modified

@@ -120,14 +120,17 @@ def clean(model: ir.Model, opset: int) -> list[str]:
 def _folded(model: ir.Model) -> list[str]:
     """Fold what is constant, and edit what can be told then; a note where folding stopped early."""
     folding = FoldConstantsPass()
-    folding(model)
-    if KnownSizesPass()(model).modified:
-        folding(model)
     # Branches that folding has dropped read nothing. Sizes that the exporter left out (torch's, of keys that are turned with the
-    # batch open) tell what repeats nothing; what contradicts itself is told of at the end. A mask is gone before the guard against
-    # it is looked at.
-    known = (NoUnusedPass(), InferShapesPass(), PickPartPass(), SameOrderPass())
-    for edit in (*known, EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
+    # batch open) tell what repeats nothing, and sizes that are constants now tell of more shapes; what contradicts itself is told
+    # of at the end.
+    known = (folding, NoUnusedPass(), InferShapesPass())
+    for edit in known:
+        edit(model)
+    while KnownSizesPass()(model).modified:
+        for edit in known:
+            edit(model)
+    # A mask is gone before the guard against it is looked at.
+    for edit in (PickPartPass(), SameOrderPass(), EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
         edit(model)
     return [f"constant folding stopped early: {folding.problem}"] if folding.problem else []
 
