@@ -26,7 +26,7 @@ from octavo.params.grammar import Gates
 from octavo.quantization import acceptance
 from octavo.quantization.acceptance import accept
 from octavo.quantization.decisions import Decision, as_records, reasons, summary
-from octavo.quantization.report import markdown
+from octavo.quantization.report import alike, markdown
 from octavo.runtime import timing
 from octavo.runtime.session import Session
 from octavo.variants import Variants
@@ -227,6 +227,11 @@ MANIFEST = {
 
 
 class TestPage:
+    def test_arithmetic_on_sizes_is_one_row(self):
+        """A mean over places that Keras lays out anew, in each of its blocks: by the names of tensors 7 rows of one Concat each."""
+        said = {alike(f"model/Cast_{place}:0 is INT64, not float32") for place in range(7)}
+        assert said == {"its input is not a float32 activation"}
+
     def test_it_says_what_the_manifest_says(self):
         page = markdown(MANIFEST)
         assert "- **Warning**: the file is odd" in page

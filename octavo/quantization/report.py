@@ -27,6 +27,7 @@ _ALIKE = (
     (re.compile(r"^placement\b.*"), "placement: float costs less here, borders included"),
     (re.compile(r"^repair\b.*"), "repair: given back to float, so that `int8.fidelity` holds"),
     (re.compile(r"^(\S+) is a constant$"), "an input is a constant"),
+    (re.compile(r"^\S+ is \w+, not float32$"), "its input is not a float32 activation"),
 )
 # What preparation computes in parts is float for the reason that its parts have.
 _PARTS = re.compile(r"^(in \d+ parts|\d+ of its \d+ parts are int8, and not .+?): ")
