@@ -37,7 +37,12 @@ class Latency:
 
 
 def interleaved(
-    runners: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int, progress: Callable[[], None] = lambda: None
+    runners: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    warmup: int,
+    progress: Callable[[], None] = lambda: None,
+    clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, Latency]:
     """Time each runner once a round, in an order that rotates, so that a drift of the machine's speed meets all alike.
 
@@ -46,6 +51,7 @@ def interleaved(
         rounds: counted runs of each.
         warmup: uncounted runs of each, first.
         progress: called once a round.
+        clock: nanoseconds; those of `time.thread_time_ns` pass while this thread computes, whatever else the machine does.
 
     Returns:
         Name to `Latency` with `rounds` samples; round i of one belongs with round i of another.
@@ -58,8 +64,8 @@ def interleaved(
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            start = time.perf_counter_ns()
+            start = clock()
             runners[name]()
-            samples[name].append((time.perf_counter_ns() - start) / 1e6)
+            samples[name].append((clock() - start) / 1e6)
         progress()
     return {name: Latency(np.array(values)) for name, values in samples.items()}
