@@ -386,6 +386,33 @@ def test_clean_refuses_an_invalid_graph():
         clean(model, 18)
 
 
+@pytest.mark.parametrize("opset", [13, 18])
+def test_an_output_of_which_nothing_tells_the_rank_is_taken_as_onnx_runtime_takes_it(tmp_path, opset):
+    """tf2onnx and scripted torch modules write such behind loops; the checker wants a shape."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Neg", ["before"], ["after"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [value("turn", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("before", TensorProto.FLOAT, None)],
+        [value("on", TensorProto.BOOL, []), value("after", TensorProto.FLOAT, None)],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Loop", ["turns", "", "r"], ["y"], body=body)],
+        "g",
+        [value("x", TensorProto.FLOAT, [1, 3, 4, 4])],
+        [value("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array(3), "turns")],
+    )
+    path, image = tmp_path / "m.onnx", np.ones((1, 3, 4, 4), np.float32)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    model = load(path)
+    clean(model, 18)
+    assert model.graph.outputs[0].shape is None
+    save(model, tmp_path / "clean.onnx")
+    (wanted,), (found,) = (ort.InferenceSession(file).run(None, {"x": image}) for file in (path, tmp_path / "clean.onnx"))
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_an_input_without_shape_is_refused_with_what_it_lacks():
     """ONNX Runtime takes it: neither `input.name` nor another export of the same kind would help."""
     proto = helper.make_model(

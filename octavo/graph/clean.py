@@ -32,6 +32,7 @@ from octavo.graph.passes.cleaning.swapped_axes import SwappedAxesPass
 from octavo.graph.passes.cleaning.whole_windows import WholeWindowsPass
 from octavo.graph.passes.cleaning.zero_tiny_weights import ZeroTinyWeightsPass
 from octavo.graph.passes.shapes import InferShapesPass
+from octavo.graph.valid import check_valid
 
 __all__ = ["clean"]
 
@@ -54,7 +55,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     9. no nearest Resize has the coordinates that ONNX took back at opset 13;
     10. no GridSample has a float64 grid beside a float32 image;
     11. no pool's shape counts a window that begins behind the image, which nothing makes;
-    12. it passes the ONNX checker.
+    12. it passes the ONNX checker (`check_valid`).
 
     Returns:
         What was changed, one plain line each; empty when nothing was.
@@ -146,7 +147,7 @@ def _check(model: ir.Model, outputs: list[str | None]) -> None:
         raise SourceError(f"the outputs {outputs} cannot all be kept apart in the cleaned graph", "export it with fewer outputs")
     check_ranks(model)
     try:
-        common.CheckerPass()(model)
+        check_valid(model)
     except onnx.checker.ValidationError as error:
         raise SourceError(f"the graph is not valid ONNX: {str(error).strip().splitlines()[0]}", "export it again") from error
 

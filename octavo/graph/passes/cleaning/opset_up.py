@@ -11,6 +11,7 @@ from octavo.errors import SourceError
 from octavo.graph.logs import captured_logs
 from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.shapes import InferShapesPass
+from octavo.graph.valid import check_valid
 
 __all__ = ["OpsetUpPass", "ir_version_for"]
 
@@ -74,7 +75,7 @@ class OpsetUpPass(ir.passes.InPlacePass):
             node.name = names.get(node.outputs[0].name) if node.outputs else None
         NodeNamesPass()(model)
         try:
-            common.CheckerPass()(model)
+            check_valid(model)
         except Exception as error:
             raise self._failed(before, f"the result is not valid: {error}") from error
         return ir.passes.PassResult(model, True)
