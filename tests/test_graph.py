@@ -509,6 +509,18 @@ def test_opset_up_converts_group_normalization_whose_shape_must_be_inferred(tmp_
     np.testing.assert_allclose(run(tmp_path / "new.onnx", x)[0], run(tmp_path / "m.onnx", x)[0], atol=1e-5)
 
 
+def test_clean_brings_a_group_normalization_that_onnx_took_back_up_to_one_that_it_takes(tmp_path):
+    model = text(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[1,4,2,3] x) => (float[1,4,2,3] y)
+        <float[2] s = {1.5, 0.5}, float[2] b = {0.25, -1}> { t = Neg(x) y = GroupNormalization<num_groups=2>(t, s, b) }"""
+    )
+    save(model, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 4, 2, 3)).astype(np.float32)
+    assert "opset converted from 18 to 21" in clean(model, 18)
+    save(model, tmp_path / "new.onnx")
+    np.testing.assert_allclose(run(tmp_path / "new.onnx", x)[0], run(tmp_path / "m.onnx", x)[0], atol=1e-5)
+
+
 def test_opset_up_lifts_the_constants_that_it_brings(tmp_path):
     # From opset 18 on axes are an input: ONNX's converter makes a Constant without a name for each.
     model = text(

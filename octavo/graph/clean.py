@@ -36,11 +36,15 @@ from octavo.graph.valid import check_valid
 
 __all__ = ["clean"]
 
+# The opset from which on GroupNormalization has scales of channels. That of 18 to 20, of groups, is deprecated: ONNX Runtime runs
+# it, and ONNX' checker refuses it.
+GROUPS_BY_CHANNEL = 21
+
 
 def clean(model: ir.Model, opset: int) -> list[str]:
     """Edit the model in place, without changing what it computes, so that afterwards:
 
-    1. its opset is at least `opset`, and its IR version one that this opset needs;
+    1. its opset is at least `opset` (21 where there is GroupNormalization), and its IR version one that this opset needs;
     2. its inputs are what a caller feeds: no initializer is among them;
     3. its constants are initializers, its functions inlined, and what is computed from constants or known sizes alone is computed;
        no Identity, no Dropout and no unused node is left but those that outputs need, no part of a Concat is made that nobody takes
@@ -68,6 +72,7 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     listed = sum(value.is_initializer() for value in model.graph.inputs)
     if common.RemoveInitializersFromInputsPass()(model).modified:
         notes.append(f"{listed} initializers were listed among the inputs; they are constants now")
+    opset = _needed(model, opset)
     # The IR allows initializers that are no inputs from version 4 on, so this comes before any check of the model.
     model.ir_version = max(model.ir_version, ir_version_for(model, opset))
     functions = len(model.functions)
@@ -150,6 +155,13 @@ def _check(model: ir.Model, outputs: list[str | None]) -> None:
         check_valid(model)
     except onnx.checker.ValidationError as error:
         raise SourceError(f"the graph is not valid ONNX: {str(error).strip().splitlines()[0]}", "export it again") from error
+
+
+def _needed(model: ir.Model, opset: int) -> int:
+    """`opset`, or more where ONNX no longer takes what stands in the graph."""
+    bodies = (model.graph, *model.functions.values())
+    grouped = any(node.op_type == "GroupNormalization" for body in bodies for node in ir.traversal.RecursiveGraphIterator(body))
+    return max(opset, GROUPS_BY_CHANNEL) if grouped else opset
 
 
 def _count(model: ir.Model, op_type: str | None = None) -> int:
