@@ -42,7 +42,7 @@ def interleaved(
     rounds: int,
     warmup: int,
     progress: Callable[[], None] = lambda: None,
-    clock: Callable[[], int] = time.perf_counter_ns,
+    clock: Callable[[], int] | None = None,
 ) -> dict[str, Latency]:
     """Time each runner once a round, in an order that rotates, so that a drift of the machine's speed meets all alike.
 
@@ -51,7 +51,8 @@ def interleaved(
         rounds: counted runs of each.
         warmup: uncounted runs of each, first.
         progress: called once a round.
-        clock: nanoseconds; those of `time.thread_time_ns` pass while this thread computes, whatever else the machine does.
+        clock: nanoseconds, `time.perf_counter_ns` where None; those of `time.thread_time_ns` pass while this thread computes,
+            whatever else the machine does.
 
     Returns:
         Name to `Latency` with `rounds` samples; round i of one belongs with round i of another.
@@ -61,11 +62,12 @@ def interleaved(
             runner()
     names = list(runners)
     samples: dict[str, list[float]] = {name: [] for name in names}
+    now = clock or time.perf_counter_ns
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            start = clock()
+            start = now()
             runners[name]()
-            samples[name].append((clock() - start) / 1e6)
+            samples[name].append((now() - start) / 1e6)
         progress()
     return {name: Latency(np.array(values)) for name, values in samples.items()}
