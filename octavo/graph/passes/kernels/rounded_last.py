@@ -77,7 +77,7 @@ def _is_image(value: ir.Value) -> bool:
 
 def _wants_last(node: ir.Node) -> bool:
     if node.op_type == "Transpose":
-        return "perm" in node.attributes and list(node.attributes["perm"].as_ints()) == _LAST
+        return list(node.attributes.get_ints("perm", ())) == _LAST
     if node.op_type != "DequantizeLinear" or node.outputs[0].is_graph_output():
         return False
     uses = list(node.outputs[0].uses())

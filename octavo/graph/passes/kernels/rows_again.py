@@ -50,7 +50,7 @@ def _cancels(transposes: list[ir.Node]) -> bool:
     """Whether these leave every axis where it was."""
     order = list(range(_IMAGE))
     for node in transposes:
-        perm = list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else []
+        perm = list(node.attributes.get_ints("perm", ()))
         if len(perm) != _IMAGE:
             return False
         order = [perm[axis] for axis in order]
