@@ -57,9 +57,11 @@ def octavo(arguments: argparse.Namespace) -> float:
     from octavo.calibration.collector import collect
     from octavo.graph.io import load
 
-    name = load(arguments.model).graph.inputs[0].name
     start = time.perf_counter()
-    found = collect(load(arguments.model), lambda: ((str(place), feed) for place, feed in enumerate(feeds(arguments, name))))
+    model = load(arguments.model)
+    # Read once, as the stage does: a second reading would pay for letting go of what the first one left.
+    name = model.graph.inputs[0].name
+    found = collect(model, lambda: ((str(place), feed) for place, feed in enumerate(feeds(arguments, name))))
     seconds = time.perf_counter() - start
     found.save(arguments.statistics)
     return seconds

@@ -211,10 +211,12 @@ def _check_sizes(path: Path, proto: onnx.ModelProto) -> None:
     for tensor in _tensors([proto.graph, *proto.functions]):
         count = math.prod(tensor.dims)
         external = tensor.data_location == onnx.TensorProto.EXTERNAL
-        # No type takes less than a bit. What lies outside is held against its file, if its size can be computed with.
-        fits = min(tensor.dims, default=0) >= 0 and count <= (2**62 if external else 8 * tensor.ByteSize())
-        if fits and not external and tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
-            fits = math.ceil(count * ir.DataType(tensor.data_type).itemsize) == len(tensor.raw_data)
+        fits = min(tensor.dims, default=0) >= 0
+        if not external and tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
+            fits &= math.ceil(count * ir.DataType(tensor.data_type).itemsize) == len(tensor.raw_data)
+        else:
+            # No type takes less than a bit. What lies outside is held against its file, if its size can be computed with.
+            fits &= count <= (2**62 if external else 8 * tensor.ByteSize())
         if not fits:
             raise _unfit(path, tensor.name, tensor.dims, tensor.ByteSize())
 
