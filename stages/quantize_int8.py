@@ -24,6 +24,7 @@ from octavo.quantization.report import markdown
 from octavo.quantization.select import asked
 from octavo.quantization.verification import verified
 from octavo.runtime.memory import return_freed
+from octavo.runtime.spilled import Spill
 from octavo.tasks.detection import readers_of
 from octavo.tasks.outputs import class_axis
 
@@ -39,7 +40,7 @@ def main() -> None:
     spec = load_model(chosen.params, chosen.model)
     source, where = variant_dir(chosen.model, "fp32"), f"models.{chosen.model}.data"
     manifest, calibration = read_manifest(source), str(calibration_dir(chosen.model))
-    spec, feeds = as_exported(spec, manifest), Feeds.read(manifest)
+    spec, feeds, spill = as_exported(spec, manifest), Feeds.read(manifest), Spill()
     spec = spec.model_copy(update={"int8": made_here(spec.int8)})
     statistics = Statistics.load(calibration)
     original, custom = load(source / MODEL), CustomOps.read(source, manifest)
@@ -50,7 +51,7 @@ def main() -> None:
     kept = asked(spec.int8.keep_float, model, custom.float_anyway(original))
     recipe = spec.int8.model_copy(update={"keep_float": kept}).of_task(spec.task.name)
     counted, held_out = (
-        [(item.name, feeds(tensor)) for item, tensor in chosen_images(spec, files, where, items)]
+        [(item.name, spill.put(feeds(tensor))) for item, tensor in chosen_images(spec, files, where, items)]
         for files in (statistics.files("files")[:CALIBRATION], statistics.files("held_out"))
     )
     cut = [value.name for value in model.graph.outputs] != [value.name for value in original.graph.outputs]
@@ -84,8 +85,8 @@ def main() -> None:
                 asked_db=static.measured.get("fidelity_db") if variant == "int8_dynamic" else None,
                 target=spec.int8.target if variant == "int8" else dynamic_target(spec.int8.target),
             )
-            share = made["executed"].get("int8_share")
-            made["warnings"] = [*result.warnings(repair=spec.int8.repair, share=share), *made["warnings"]]
+            warned = result.warnings(repair=spec.int8.repair, share=made["executed"].get("int8_share"))
+            made["warnings"] = [*warned, *made["warnings"]]
             about = {"name": chosen.model, "variant": variant, "spec": spec, "image_input": feeds.image}
             written = write_manifest(temporary, **about, made=made, custom_ops=custom)
             write_text(temporary / "report.md", markdown(written))

@@ -269,8 +269,8 @@ def test_a_float_layer_keeps_its_weights_where_codes_stand_behind_what_moves_val
     assert not ProtectFloatPass("Conv")(model).modified
 
 
-@pytest.mark.parametrize(("held", "at_once"), [(acceptance._HELD, 1), (0, 3)])
-def test_graphs_lie_in_memory_one_after_the_other_where_outputs_are_small_and_keep_nothing_of_a_run(monkeypatch, held, at_once):
+@pytest.mark.parametrize(("set_aside", "at_once"), [(acceptance._SET_ASIDE, 1), (0, 3)])
+def test_graphs_lie_in_memory_one_after_the_other_where_outputs_are_small_and_keep_nothing_of_a_run(monkeypatch, set_aside, at_once):
     """Of SSD300, 143 MB, what three of them kept was 350 of 990 MB; of a Faster R-CNN, 167 MB, they took the most of the stage."""
     alive, most, arenas = set(), [], []
 
@@ -288,7 +288,7 @@ def test_graphs_lie_in_memory_one_after_the_other_where_outputs_are_small_and_ke
     file = as_bytes(quantized(model).model)
     whole = accept(as_bytes(model), file, samples(), name="good")
     monkeypatch.setattr(acceptance, "Session", Watched)
-    monkeypatch.setattr(acceptance, "_HELD", held)
+    monkeypatch.setattr(acceptance, "_SET_ASIDE", set_aside)
     assert accept(as_bytes(model), file, samples(), name="good") == whole
     assert arenas == [False] * 3
     assert max(most) == at_once

@@ -18,6 +18,7 @@ from octavo.graph.inspect import image_input
 from octavo.graph.io import load, save
 from octavo.params.grammar import Detection, Int8, OnnxSource
 from octavo.quantization.int8 import Images, made_here, quantize_static
+from octavo.runtime.spilled import Spill
 from octavo.tasks.detection import readers_of
 
 # As the stages have them: `calibrate.held_out`, and the images for tensors that statistics do not know.
@@ -38,7 +39,8 @@ def calibrate(model: str, arrays: str, work: str) -> None:
 def quantize(work: str, arrays: str, task: str, int8: str, out: str) -> None:
     """The quantize_int8 stage; a task of another name than `embedding` and `detection` changes nothing."""
     graph, statistics = load(Path(work) / "fp32.onnx"), Statistics.load(Path(work) / "calibration")
-    feeds = list(Arrays(arrays, image_input(graph, None).name))
+    spill = Spill()
+    feeds = [spill.put(feed) for feed in Arrays(arrays, image_input(graph, None).name)]
     held_out = [feed for place, feed in enumerate(feeds) if _held_out(place)]
     counted = [feed for place, feed in enumerate(feeds) if not _held_out(place)]
     recipe = made_here(Int8.model_validate_json(int8)).of_task(task)

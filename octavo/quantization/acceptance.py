@@ -19,6 +19,7 @@ from octavo.errors import QuantizationError
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
+from octavo.runtime.spilled import Spill
 
 __all__ = ["GROSS", "NOTABLE", "Accepted", "accept"]
 
@@ -30,8 +31,8 @@ _FINE = 40.0
 # Of two noises of one size, each over n values, one is larger than the other by chance: by this over the root of n in dB, twice the
 # standard deviation. Two logits on four images are eight values.
 _CHANCE = 2 * 20 / np.log(10)
-# Bytes of one graph's outputs on all images that are held.
-_HELD = 64 << 20
+# Bytes of one graph's outputs on all images that are set aside in a file.
+_SET_ASIDE = 512 << 20
 _WAY_OUT = "keep the layers before it in float (`int8.keep_float` in params.yaml), try another `int8.method`, or use fp16"
 
 Outputs = Mapping[str, np.ndarray]
@@ -127,7 +128,8 @@ def accept(
 
 
 class _Runs:
-    """A graph on each image. Where outputs are small all are held and its session is gone: not three graphs lie in memory at once.
+    """A graph on each image. Its outputs go into a file, unless they are huge, and its session with them: not three graphs, nor
+    what they put out, lie in memory at once.
 
     Args:
         samples, model: as for `accept`.
@@ -143,9 +145,10 @@ class _Runs:
         self.outputs, self.input_shapes, self.output_shapes = session.outputs, session.input_shapes, session.output_shapes
         first = session.run(samples[0][1])
         self.results: Iterable[Outputs] = chain([first], (session.run(feeds) for _, feeds in samples[1:]))
-        if len(samples) * sum(value.nbytes for value in first.values()) <= _HELD:
+        if len(samples) * sum(value.nbytes for value in first.values()) <= _SET_ASIDE:
+            spill = Spill()
             # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
-            self.results = [{output: value.copy() for output, value in found.items()} for found in self.results]
+            self.results = [spill.put({output: value.copy() for output, value in found.items()}) for found in self.results]
 
 
 class _Sums:
@@ -173,7 +176,10 @@ class _Sums:
             values = [(one[output], other[output]) for one, other in pairs]
             # A number of boxes that depends on the values, or indices: no distance is defined.
             if all(one.shape == other.shape for one, other in values) and np.issubdtype(value.dtype, np.floating):
-                self._add(output, [(one.astype(np.float64), other.astype(np.float64)) for one, other in values])
+                # An array is in two pairs mostly.
+                wide = {id(array): array for pair in values for array in pair}
+                wide = {key: array.astype(np.float64) for key, array in wide.items()}
+                self._add(output, [(wide[id(one)], wide[id(other)]) for one, other in values])
 
     def _add(self, output: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
         noise = np.array([((one - other) ** 2).sum() for one, other in pairs])

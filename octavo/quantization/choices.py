@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +18,7 @@ _ALL = 1 << 62
 Feeds = Mapping[str, np.ndarray]
 
 
-def with_choices(model: ir.Model, names: Sequence[str], samples: Sequence[Feeds]) -> list[dict[str, np.ndarray]]:
+def with_choices(model: ir.Model, names: Sequence[str], samples: Sequence[Feeds]) -> list[Feeds]:
     """Feeds for `held(model, names)`: those given, and what the choosing nodes put out on them.
 
     Args:
@@ -28,10 +29,14 @@ def with_choices(model: ir.Model, names: Sequence[str], samples: Sequence[Feeds]
     Raises:
         ModelRunError: the graph does not run.
     """
-    fed = [dict(feeds) for feeds in samples]
+    chosen: list[dict[str, np.ndarray]] = [{} for _ in samples]
     wanted = [value.name for node in model.graph if node.name in names for value in node.outputs if value.name]
-    if wanted and fed:
-        places = [(str(place), feeds) for place, feeds in enumerate(map(dict, samples))]
-        for place, found in read_tensors(model, wanted, lambda: places, group_bytes=_ALL, optimization="basic", what="FP32"):
-            fed[int(place)] |= found
-    return fed
+    if wanted and samples:
+
+        def places() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+            return ((str(place), dict(feeds)) for place, feeds in enumerate(samples))
+
+        for place, found in read_tensors(model, wanted, places, group_bytes=_ALL, optimization="basic", what="FP32"):
+            chosen[int(place)] |= found
+    # Images stay where they are, which may be a file.
+    return [ChainMap(found, feeds) for found, feeds in zip(chosen, samples, strict=True)]

@@ -281,8 +281,9 @@ class Draft:
         missing = [value.name for value in wanted if value.name in changed or value.name not in self.statistics.tensors]
         if not missing:
             return
-        images = [(f"sample {place}", dict(feeds)) for place, feeds in enumerate(self.samples)]
-        seen = collect(self.model, lambda: images, tensors=missing)
+        seen = collect(
+            self.model, lambda: ((f"sample {place}", dict(feeds)) for place, feeds in enumerate(self.samples)), tensors=missing
+        )
         for name, growth in changed.items():
             if name in seen.tensors and name in self.statistics.tensors:
                 # These are of some images, and the extremes of all are known.

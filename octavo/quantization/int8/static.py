@@ -48,6 +48,7 @@ from octavo.quantization.int8.without_suppression import WithoutSuppression
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.int8.writing.short_names import shorten_names
+from octavo.runtime.memory import return_freed
 
 __all__ = ["Images", "quantize_static"]
 
@@ -144,9 +145,12 @@ def _quantized(
         return draft
 
     chosen = chosen_way(make, recipe, judge, any(map(is_map, begun.last)), bound)
+    # What a step tried and profiled lies between blocks that live on (`return_freed`).
+    return_freed(cycles=True)
     whole, units = chosen.plan, chosen.draft.units
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(units, costs, whole.int8) if costs is not None else estimated(units, recipe.target)
+    return_freed()
     if judge is None:
         made = Made(chosen.draft, Placing(chosen.draft, whole, prices).fastest(), whole, costs)
     else:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from octavo.errors import QuantizationError
 from octavo.quantization.int8.noise.judge import Judge
+from octavo.runtime.spilled import Spill
 
 __all__ = ["HeadJudge"]
 
@@ -63,15 +64,17 @@ class HeadJudge(Judge):
             )
 
     def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
-        held = list(results)
-        for place, found in enumerate(held, 1):
+        held, spill = [], Spill()
+        for place, found in enumerate(results, 1):
             for name, value in found.items():
                 if not np.isfinite(value).all():
                     raise QuantizationError(
-                        f"FP32 has NaN or infinity in {name!r} on image {place} of {len(held)} that INT8 is measured on",
+                        f"FP32 has NaN or infinity in {name!r} on image {place} of {len(self.samples)} that INT8 is measured on",
                         "take the image out of `data.calibration` and calibrate again: `held_out` and `files` of "
                         "calibration/statistics.json name the images in order",
                     )
+            # Masks of 16 images are 50 to 150 MB.
+            held.append(spill.put(found))
         # Rows that an image's values choose: where none is chosen there is nothing to compare.
         kept = [place for place, found in enumerate(held) if any(value.size for value in found.values())] or range(len(held))
         self._true, self.samples = [held[place] for place in kept], [self.samples[place] for place in kept]

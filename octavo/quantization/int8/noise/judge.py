@@ -118,7 +118,7 @@ class Judge(ABC):
         return list(self.noises(results))
 
     def _results(self, model: ir.Model) -> Iterator[dict[str, np.ndarray]]:
-        session = session_of(with_outputs(model, self.heads), threads=1)
+        session = session_of(with_outputs(model, self.heads), threads=1, memory_pattern=False)
         # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
         return in_lanes(lambda feeds: {name: value.copy() for name, value in session.run(feeds).items()}, self.samples)
 
@@ -167,5 +167,5 @@ class Judge(ABC):
         return by_image
 
     def _run(self, quantized: ir.Model) -> Iterator[dict[str, np.ndarray]]:
-        session = session_of(quantized, threads=1)
+        session = session_of(quantized, threads=1, memory_pattern=False)
         return in_lanes(lambda feeds: session.run(feeds, self.heads), self.samples)

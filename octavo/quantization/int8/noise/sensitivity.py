@@ -9,7 +9,7 @@ of a whole run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -27,6 +27,7 @@ from octavo.quantization.int8.structure.units import CARRIERS, CUTS, EXTREMES, U
 from octavo.runtime.host import cores
 from octavo.runtime.lanes import LANES, in_lanes
 from octavo.runtime.shapes import shape_of
+from octavo.runtime.spilled import Spill
 from octavo.runtime.tensors import images_within
 
 __all__ = ["images_worth", "joint_noise", "noise_of", "weights_noise"]
@@ -48,7 +49,7 @@ _MACS, _FEW = 1.2e12, 2
 _NO_NUMBER = 1e3
 
 # From the heads on some images to their mean noise.
-_Mean = Callable[[Sequence[Mapping[str, np.ndarray]]], float]
+_Mean = Callable[[Iterable[Mapping[str, np.ndarray]]], float]
 
 
 def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool = False, least: int = _FEW) -> int:
@@ -187,7 +188,7 @@ def _measured(
     tensors = any(what != LAYER for keys in sets for what, _ in keys)
     shifts = own_shifts(model, units, plan.scales, samples, attended) if plan.taken and tensors else {}
 
-    def mean(results: Sequence[Mapping[str, np.ndarray]]) -> float:
+    def mean(results: Iterable[Mapping[str, np.ndarray]]) -> float:
         noise = float(np.average(judge.noise_by_image(results), weights=weights))
         return noise if np.isfinite(noise) else _NO_NUMBER
 
@@ -210,7 +211,7 @@ def _noise(
     parts = [ordered[start : start + length] for start in range(0, len(ordered), length)]
     every = [list(dict.fromkeys(key for place in part for key in sets[place])) for part in parts]
     changed = [graph.changed(keys) for keys in every]
-    held = [dict(feeds) for feeds in samples]
+    held: list[Mapping[str, np.ndarray]] = list(samples)
     # What was made before a stretch is held as well.
     later = [{name for name in graph.heads if graph.place((TENSOR, name)) >= begin[part[0]]} for part in parts]
     branches = any(not names <= set(heads) for names, heads in zip(later, changed, strict=True))
@@ -226,9 +227,10 @@ def _noise(
             stretch = Stretch(graph, keys, nodes, held[0], [*heads, *made])
             known = list(zip(exact, held, strict=True))
             yield from zip(part, pool.map(partial(_of_one, stretch, heads, mean, known), [sets[at] for at in part]), strict=True)
-            # Copies: an array that ONNX Runtime hands out keeps all the memory of its session.
-            held = [stretch.run((), made, values) for values in held] if made else held
-            held = [{name: values[name].copy() if name in made else values[name] for name in wanted} for values in held]
+            # A file of its own, which goes with the next one's. Copies: an array that ONNX Runtime hands out keeps all the memory of
+            # its session.
+            spill, ran = Spill(), (stretch.run((), made, values) if made else values for values in held)
+            held = [spill.put({name: values[name].copy() if name in made else values[name] for name in wanted}) for values in ran]
             nodes = graph.rest(begin[following[0]]) if following is not None else []
             # Its weights need not lie beside those of the next one.
             del stretch
@@ -237,8 +239,8 @@ def _noise(
 def _exact_heads(graph: FloatGraph, samples: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     """FP32's heads on each sample, which hold where no rounding of a stretch changes them."""
     whole = Stretch(graph, (), graph.nodes, samples[0], graph.heads)
-    found = in_lanes(lambda feeds: whole.run((), graph.heads, feeds), samples)
-    return [{name: values[name].copy() for name in graph.heads} for values in found]
+    found, spill = in_lanes(lambda feeds: whole.run((), graph.heads, feeds), samples), Spill()
+    return [spill.put({name: values[name] for name in graph.heads}) for values in found]
 
 
 def _of_one(
@@ -248,7 +250,8 @@ def _of_one(
     known: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
     keys: Collection[Key],
 ) -> float:
-    return mean([{**exact, **stretch.run(keys, heads, values)} for exact, values in known])
+    # One image's heads at a time: those of a detector of 640x640 pixels are 9 MB.
+    return mean({**exact, **stretch.run(keys, heads, values)} for exact, values in known)
 
 
 def _only_copies(unit: Unit, scales: Mapping[str, QParams]) -> bool:

@@ -122,7 +122,7 @@ class Stretch:
         self.switches: set[str] = set()
         # ONNX Runtime would run the rest, too.
         nodes = leading_to(nodes, outputs)
-        self.session = graph.mapped.session(self._written(nodes, [*dict.fromkeys(outputs)]), threads=1)
+        self.session = graph.mapped.session(self._written(nodes, [*dict.fromkeys(outputs)]), threads=1, memory_pattern=False)
 
     def run(self, keys: Collection[Key], names: Sequence[str], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What was held and these tensors, with some roundings done."""

@@ -221,8 +221,10 @@ class _Beside:
 
     def written(self, weighted: Collection[str]) -> bytes:
         """The graph that puts shifts out; of those `weighted` the sums, each place times an input's."""
-        graph = self.proto.graph
-        for name, target in self.shifted().items():
+        graph, shifted = self.proto.graph, dict(reversed(self.shifted().items()))
+        # From the last tensor on: ONNX Runtime goes back from the outputs and takes what was added last first, so that each
+        # tensor is compared, and let go, where it is made. YOLOv5n (640x640) takes 63 MB so, and 244 in the graph's order.
+        for name, target in shifted.items():
             value = self.read[name]
             rank, channels = _channels(value)
             axes = [axis for axis in range(rank) if axis != channels]
@@ -238,13 +240,13 @@ class _Beside:
                 self.constants.append(numpy_helper.from_array(np.array(axes, np.int64), f"{target}.axes"))
                 reads, settings = [*reads, f"{target}.axes"], {}
             self.nodes.append(helper.make_node("ReduceMean", reads, [target], keepdims=0, **settings))
-        nodes = leading_to([*graph.node, *self.nodes], self.shifted().values())
+        nodes = leading_to([*graph.node, *self.nodes], shifted.values())
         nodes = list(branchless(nodes, {tensor.name: tensor for tensor in graph.initializer}))
         del graph.node[:]
         graph.node.extend(nodes)
         graph.initializer.extend(self.constants)
         del graph.value_info[:], graph.output[:]
-        graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.shifted().values())
+        graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in shifted.values())
         self.proto.ir_version = max(self.proto.ir_version, 10)
         return self.proto.SerializeToString()
 
