@@ -351,3 +351,16 @@ def test_beside_other_jobs_speed_is_that_of_one_thread(monkeypatch):
     assert opened == [2, 2, 1, 1]
     taken[time.perf_counter_ns] = {"": [8.0, 9.0, 10.0], "int8": [10.0, 12.0, 13.0]}
     assert speeds_of(MODEL, {"int8": MODEL}, FEEDS[0]) == {"int8": 0.769}, "a machine with nothing else to do"
+
+
+def test_two_rounds_of_several_seconds_say_enough(monkeypatch):
+    asked = []
+
+    def told(_runners, *, rounds, **_):
+        asked.append(rounds)
+        return {"": Latency(np.array([3600.0, 3500.0])), "int8": Latency(np.array([1800.0, 1750.0]))}
+
+    monkeypatch.setattr(in_float, "interleaved", told)
+    monkeypatch.setattr(in_float, "session_of", lambda *_, **__: None)
+    assert speeds_of(MODEL, {"int8": MODEL}, FEEDS[0]) == {"int8": 2.0}
+    assert asked == [2]

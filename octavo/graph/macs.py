@@ -7,7 +7,7 @@ normalization, pooling and resizing are left out, as in the figures that papers 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from octavo.graph.operators import REARRANGES
 from octavo.graph.readable import Shape
 
-__all__ = ["Layer", "layers_of", "macs_of", "parameters", "stored_in"]
+__all__ = ["Layer", "layers_of", "macs_in", "macs_of", "parameters", "stored_in"]
 
 _ONNX, _CONTRIB = ("", "ai.onnx"), "com.microsoft"
 # Where a layer reads its data and its weights, where that is not input 0 and input 1.
@@ -120,6 +120,16 @@ def macs_of(node: ir.Node, shape: Callable[[ir.Value | None], Shape | None]) -> 
         return None if count is None else int(count(node, shape))
     except (_UnknownError, IndexError, KeyError):
         return None
+
+
+def macs_in(nodes: Iterable[ir.Node], shape: Callable[[ir.Value], Shape | None]) -> int:
+    """Multiply-accumulates of some nodes, as far as the sizes that they follow from are known.
+
+    Args:
+        nodes: of any kind.
+        shape: of a tensor, None where it is not known.
+    """
+    return sum(macs_of(node, lambda value: None if value is None else shape(value)) or 0 for node in nodes)
 
 
 def parameters(model: ir.Model) -> int:

@@ -35,6 +35,7 @@ class Int8Result:
         alone: noise of each rounding alone, as `trade.Noise.rows` gives it; empty where nothing was measured.
         growth: of each channel, float32, of the tensors that equalizing made larger than FP32's, by name.
         unmeasured: whether static quantization had no held-out image to measure on.
+        macs: multiplications that FP32 makes of an image, as far as sizes are known.
     """
 
     model: ir.Model
@@ -45,6 +46,7 @@ class Int8Result:
     alone: list[dict[str, object]] = field(default_factory=list)
     growth: dict[str, np.ndarray] = field(default_factory=dict)
     unmeasured: bool = False
+    macs: int = 0
 
     @property
     def kept_db(self) -> float | None:

@@ -16,10 +16,10 @@ import onnx_ir as ir
 from octavo.calibration.statistics import Statistics
 from octavo.errors import QuantizationError
 from octavo.graph.inspect import check_float
+from octavo.graph.macs import macs_in
 from octavo.graph.names import added_apart
 from octavo.graph.selection import released
 from octavo.params.grammar import Int8
-from octavo.quantization.choices import with_choices
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.begun import Begun, begin
 from octavo.quantization.int8.choice import chosen_way
@@ -35,6 +35,7 @@ from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.record import decided, with_halves
+from octavo.quantization.int8.regions import feeds_of
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.heads import is_map
@@ -49,6 +50,7 @@ from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.int8.writing.short_names import shorten_names
 from octavo.runtime.memory import return_freed
+from octavo.runtime.shapes import shape_of
 
 __all__ = ["Images", "quantize_static"]
 
@@ -117,9 +119,9 @@ def _quantized(
     as_given = images
     if images is not None and choosers:
         # What was chosen is fed: such outputs are not read as boxes.
-        fed = (with_choices(complete, choosers, feeds) for feeds in (images.calibration, images.held_out))
+        fed = feeds_of(complete, ready, choosers, (images.calibration, images.held_out))
         images = Images(*fed, together=images.together)
-    if images is not None and images.calibration:
+    elif images is not None and images.calibration:
         observe_sizes(ready, images.calibration[0])
     judge = None
     if images is not None and images.held_out:
@@ -159,8 +161,8 @@ def _quantized(
     draft, plan = made.draft, made.plan
     result, decisions = _finished(model, draft.written(plan), plan, begun, recipe)
     rows = made.alone.rows(made.whole.reasons) if made.alone is not None else []
-    unmeasured = judge is None
-    return Int8Result(result, decisions, plan.corrected, made.record, made.costs, rows, draft.growth, unmeasured=unmeasured)
+    beside = {"unmeasured": judge is None, "macs": macs_in(ready.graph, shape_of)}
+    return Int8Result(result, decisions, plan.corrected, made.record, made.costs, rows, draft.growth, **beside)
 
 
 def _finished(model: ir.Model, made: ir.Model, plan: Plan, begun: Begun, recipe: Int8) -> tuple[ir.Model, list[Decision]]:
@@ -184,7 +186,8 @@ def _found(model: ir.Model, begun: Begun, images: Images, apart: WithoutSuppress
         result = released(made, begun.complete, begun.choosers) if begun.choosers else made
         return apart.restored(result) if apart is not None else result
 
-    return found_of(apart.whole if apart is not None else model, images.held_out, images.calibration, images.sure, whole)
+    source = apart.whole if apart is not None else model
+    return found_of(source, images.held_out, images.calibration, images.sure, whole, macs=macs_in(begun.ready.graph, shape_of))
 
 
 def _attended(model: ir.Model, judge: Judge | None, images: Images | None) -> Attended:

@@ -26,6 +26,8 @@ _ENOUGH, _MANY = 50, 400
 # Images on which they are looked for: where fewer are held out, calibration images as well, whose scores lie as close. No more of
 # all than make so many bytes of tensors.
 _IMAGES, _BYTES = 16, 3e9
+# The same of multiplications, but so many images at least: a run of Faster R-CNN v2 takes 3.4 processor seconds.
+_MACS, _FEWEST = 6e11, 4
 # What a share of boxes counts as is twice its square: as many of FP32's boxes are missing as others are there in their place. 20 dB
 # are 7 %, and 18 dB, the least that detectors are let down to (`noise.fidelity`), 9 %.
 _BOTH = 2.0
@@ -95,6 +97,8 @@ def found_of(
     calibration: Sequence[Mapping[str, np.ndarray]],
     boxes: SureBoxes | None,
     whole: Callable[[ir.Model], ir.Model],
+    *,
+    macs: int = 0,
 ) -> Found | None:
     """None where outputs are not read as boxes, or FP32 finds too few.
 
@@ -102,9 +106,11 @@ def found_of(
         model, boxes, whole: as for `Found`.
         held_out: feeds of images that ranges were not made from.
         calibration: feeds of images that they were made from.
+        macs: multiplications that the graph makes of an image, as far as they are known.
     """
     if boxes is None:
         return None
-    samples = [*held_out, *calibration][: images_within(model, _BYTES, max(len(held_out), _IMAGES))]
+    at_most = min(max(len(held_out), _IMAGES), max(_FEWEST, int(_MACS // max(1, macs))))
+    samples = [*held_out, *calibration][: images_within(model, _BYTES, at_most)]
     found = Found(model, samples, boxes, whole)
     return found if found.tells else None

@@ -14,7 +14,7 @@ from octavo.runtime.shapes import SEEN, fixed_shape
 __all__ = ["observe_sizes"]
 
 
-def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
+def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray], key: str = SEEN) -> None:
     """Note the shapes that the graph leaves open as they are on one image, so that kernels can be timed for graphs of any size.
 
     They are kept beside the graph, not in it: no file says so. An open first size that is not the batch of what is fed is how many
@@ -23,12 +23,13 @@ def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
     Args:
         model: float; each of its tensors has a name of its own.
         feeds: of an image, batch dimension 1.
+        key: what they are kept as: `shapes.SEEN`, or `shapes.FED` where less is fed than there is in use.
     """
     fed = [value for value in model.graph.inputs if value.shape and value.name in feeds]
     batch = {str(value.shape[0]) for value in fed if feeds[value.name].shape[:1] == (1,)}
     for value in model.graph.inputs:
         if _is_open(value, batch):
-            value.meta[SEEN] = _at_least_a_row(feeds[value.name].shape)
+            value.meta[key] = _at_least_a_row(feeds[value.name].shape)
     made = [value for node in model.graph for value in node.outputs if _is_open(value, batch)]
     if not made:
         return
@@ -41,7 +42,7 @@ def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [None]))
     shapes = constants.session(proto.SerializeToString(), memory_pattern=False, arena=False).run(feeds)
     for place, value in enumerate(made):
-        value.meta[SEEN] = _at_least_a_row(shapes[f"{SEEN}.{place}"])
+        value.meta[key] = _at_least_a_row(shapes[f"{SEEN}.{place}"])
 
 
 def _is_open(value: ir.Value, batch: Collection[str]) -> bool:
