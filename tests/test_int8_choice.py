@@ -18,6 +18,7 @@ from octavo.errors import QuantizationError
 from octavo.evidence.layers import layer_noise, read_growth
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
+from octavo.graph.macs import macs_in
 from octavo.graph.prepared import prepared
 from octavo.layout import variant_dir
 from octavo.params.grammar import Int8
@@ -44,6 +45,7 @@ from octavo.quantization.int8.ways import ways_of
 from octavo.quantization.verification import verified
 from octavo.runtime.lanes import LANES
 from octavo.runtime.session import Session
+from octavo.runtime.shapes import shape_of
 
 GENERATOR = np.random.default_rng(5)
 FEEDS = [{"x": GENERATOR.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
@@ -697,8 +699,14 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
         assert judge.judge_below(quantized, sum(by_image[:9]) / 16 * 0.999, [1.0] * 16) is None
         assert 9 <= len(ran) <= 9 + LANES
     assert int(np.argmax(by_image)) == 8
-    seen = []
-    monkeypatch.setattr(repair, "noise_of", lambda model, whole, judge, samples: seen.extend(samples))
+    seen, merged = [], []
+
+    def watched(model, whole, judge, samples, *, statistics, together):
+        assert statistics is draft.statistics
+        seen.extend(samples)
+        merged.append(together)
+
+    monkeypatch.setattr(repair, "noise_of", watched)
     Placing(draft, plan, estimated(draft.units)).alone(judge, by_image)
     assert len(seen) == len(set(map(id, seen))) == 8
     assert seen[0] is held_out[8]
@@ -707,12 +715,21 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
     seen.clear()
     Placing(draft, plan, estimated(draft.units)).alone(judge, by_image, for_repair=False)
     assert [id(image) for image in seen] == [id(held_out[8]), id(held_out[by_image.index(sorted(by_image)[7])])]
-    # Where single roundings take long, the record has one image, and what repair goes by two.
-    monkeypatch.setattr(sensitivity, "_MACS", 1)
-    for for_repair, images in ((False, 1), (True, 2)):
+    assert merged == [1, 1]
+    # Where single roundings take long, the record has one image, and what repair goes by two; several of a chain are measured at
+    # once where even so few take long, and on one image where that does not do.
+    work = (len(plan.scales) + len(plan.codes)) * macs_in(draft.model.graph, shape_of)
+    for bound, for_repair, images, together in (
+        (work, False, 1, 1),
+        (work, True, 2, 1),
+        (work // 3 + 1, True, 2, 3),
+        (1, False, 1, 4),
+        (1, True, 1, 4),
+    ):
+        monkeypatch.setattr(sensitivity, "_MACS", bound)
         seen.clear()
         Placing(draft, plan, estimated(draft.units)).alone(judge, by_image, for_repair=for_repair)
-        assert len(seen) == images
+        assert (len(seen), merged[-1]) == (images, together)
 
 
 def test_noise_of_single_roundings_adds_up_to_that_of_the_network():

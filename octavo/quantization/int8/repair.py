@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from octavo.quantization.int8.draft import Draft, Plan
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
-from octavo.quantization.int8.noise.sensitivity import images_worth, noise_of
+from octavo.quantization.int8.noise.sensitivity import images_worth, measured_together, noise_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.pricing.price import Prices
@@ -116,8 +116,10 @@ class Placing:
         at_most = len(ranked) if for_repair else min(_RECORDED, len(ranked))
         roundings, least = len(self.whole.scales) + len(self.whole.codes), {} if for_repair else {"least": _RECORDED_OF_MANY}
         count = images_worth(self.draft.model, roundings, at_most, masks=masks, **least)
+        count, together = measured_together(self.draft.model, roundings, count)
         chosen = [judge.samples[ranked[place * len(ranked) // count]] for place in range(count)]
-        return noise_of(self.draft.model, self.whole, judge, chosen)
+        statistics = self.draft.statistics
+        return noise_of(self.draft.model, self.whole, judge, chosen, statistics=statistics, together=together)
 
     def store(self, alone: Noise, wanted: float) -> None:
         """Have layers keep int8 weights in the file where they are float: as many as make little noise by that.
