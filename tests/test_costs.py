@@ -13,6 +13,7 @@ import pytest
 from graphs import inferred
 
 from octavo.errors import QuantizationError
+from octavo.quantization.int8.pricing import measuring
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable, is_static, signature
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.specimens import variants_of
@@ -73,6 +74,29 @@ def model() -> ir.Model:
 @pytest.fixture(scope="module")
 def table(model) -> CostTable:
     return measure(model, candidates_of(model), threads=1)
+
+
+def test_heavy_work_is_run_less_often_and_by_itself(model, table, monkeypatch):
+    ran = []
+
+    def watched(variants, *, threads, rounds, warmup):
+        branches = {name.partition(".")[0] for name in variants[0].feeds}
+        ran.append((len([name for name in branches if name.startswith("u")]), rounds, warmup))
+        return kernel_times(variants, threads=threads, rounds=rounds, warmup=warmup)
+
+    monkeypatch.setattr(measuring, "kernel_times", watched)
+    # The Convs of 16 to 16 channels are above it, at 16x16 pixels and, behind Resize, at 32x32; not the first one of 3.
+    convs = [16 * 16 * 9 * side * side for side in (16, 32)]
+    monkeypatch.setattr(measuring, "_HEAVY", convs[0] - 1)
+    monkeypatch.setattr(measuring, "_WORK", 5 * convs[0])
+    again = measure(model, candidates_of(model), threads=1)
+    assert again.units.keys() == table.units.keys()
+    assert all(cost.float_ms > 0 for key, cost in again.units.items() if key.startswith("linear: Conv"))
+    (light, *often), *heavy = ran
+    assert often == [measuring.ROUNDS, measuring.WARMUP]
+    assert light + len(heavy) == len(table.units)
+    assert {one[0] for one in heavy} == {1}
+    assert sorted({one[1:] for one in heavy}) == [(3, 1), (5, 1)]
 
 
 def test_signatures_know_work_and_neither_names_nor_values():

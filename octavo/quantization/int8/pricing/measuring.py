@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import QuantizationError
+from octavo.graph.macs import macs_in
 from octavo.graph.operators import VIEWS
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable, is_static, signature
 from octavo.quantization.int8.pricing.specimens import is_led, variants_of
@@ -23,6 +24,10 @@ __all__ = ["measure"]
 
 ROUNDS = 11
 WARMUP = 2
+# What multiplies more than this (tens of milliseconds) has a chunk of its own and is run as often as makes so many multiplications,
+# at least so often: time slices of other jobs are little beside it. A Conv on the 1000 regions of Faster R-CNN (29e9) took 70 of
+# 400 processor seconds.
+_HEAVY, _WORK, _FEWEST = 1e9, 2e10, 3
 # A chunk's weights are held some six times over (graphs, files, sessions' packed copies); its activations once.
 _CHUNK_WEIGHTS = 8 * 2**20
 _CHUNK_UNITS = 96
@@ -79,17 +84,22 @@ def measure(model: ir.Model, candidates: Iterable[Unit], *, threads: int = 2, ta
     for chunk in _chunks(missing):
         branches = {f"u{place}": unit for place, (_, unit) in enumerate(chunk)} | probes
         probes = {}
-        both = kernel_times(variants_of(branches, opsets), threads=threads, rounds=ROUNDS, warmup=WARMUP)
-        runs = [_by_branch(kernels, branches, borders) for kernels in both]
+        rounds = _rounds(chunk)
+        both = kernel_times(variants_of(branches, opsets), threads=threads, rounds=rounds, warmup=min(WARMUP, rounds // _FEWEST))
+        runs = [_by_branch(kernels, branches, borders, rounds) for kernels in both]
         for place, (key, _) in enumerate(chunk):
             units[key] = Cost(*(_least(found[f"u{place}"]) / 1e3 for found in runs))
     return CostTable(host, units, borders.fitted() if table is None else table.borders)
 
 
 def _chunks(units: dict[str, Unit]) -> Iterator[list[tuple[str, Unit]]]:
+    """Units that are timed together; of heavy ones, which come last, each by itself."""
+    heavy = {key: unit for key, unit in units.items() if macs_in(unit.nodes, shape_of) > _HEAVY}
     chunk: list[tuple[str, Unit]] = []
     held = 0
     for key, unit in units.items():
+        if key in heavy:
+            continue
         weights = [ir.convenience.get_const_tensor(value) for node in unit.nodes for value in node.inputs if value is not None]
         size = sum(tensor.nbytes for tensor in weights if tensor is not None)
         if chunk and (held + size > _CHUNK_WEIGHTS or len(chunk) == _CHUNK_UNITS):
@@ -97,7 +107,14 @@ def _chunks(units: dict[str, Unit]) -> Iterator[list[tuple[str, Unit]]]:
             chunk, held = [], 0
         chunk.append((key, unit))
         held += size
-    yield chunk
+    if chunk or not heavy:
+        yield chunk
+    yield from ([pair] for pair in heavy.items())
+
+
+def _rounds(chunk: Sequence[tuple[str, Unit]]) -> int:
+    macs = max((macs_in(unit.nodes, shape_of) for _, unit in chunk), default=0)
+    return ROUNDS if macs <= _HEAVY else int(min(max(_FEWEST, _WORK // macs), ROUNDS))
 
 
 def _probe(shape: Sequence[int]) -> Unit:
@@ -108,9 +125,9 @@ def _probe(shape: Sequence[int]) -> Unit:
     return Unit("probe", "MaxPool", (node,), (source,), (target,))
 
 
-def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _Borders) -> dict[str, np.ndarray]:
+def _by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: _Borders, rounds: int) -> dict[str, np.ndarray]:
     """Microseconds of the kernels between each unit's neighbours, run by run; what stands before them goes to `borders`."""
-    found = {name: np.zeros(ROUNDS) for name in units}
+    found = {name: np.zeros(rounds) for name in units}
     reads = {f"{name}.x{place}": (unit, value) for name, unit in units.items() for place, value in enumerate(unit.inputs)}
     sizes = {name: math.prod(shape_of(value)) for name, (_, value) in reads.items()}
     sizes |= {f"{name}.fed": size for name, size in sizes.items()}
