@@ -25,6 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.graph.protos import branchless, leading_to
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import ACTIVATIONS, Unit, readers
+from octavo.runtime.lanes import in_lanes
 from octavo.runtime.mapped import MappedConstants
 
 __all__ = ["Attended", "Known", "OwnShift", "before_heads", "own_shifts", "rounding_shifts"]
@@ -182,11 +183,15 @@ def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]], attended
     known = {name: attended[value.name][: len(samples)] for name, value in graph.read.items() if value.name in attended}
     # Objects may all be on images that are not looked at here: all places count alike then, as where there are none.
     weights = {name: of_images for name, of_images in known.items() if any(each.any() for each in of_images)}
-    session = graph.mapped.session(graph.written(set(weights)), optimization="basic")
+    session = graph.mapped.session(graph.written(set(weights)), optimization="basic", threads=1)
     sums, counts = dict.fromkeys(wanted, 0.0), dict.fromkeys(wanted, 0.0)
-    for place, feeds in enumerate(samples):
+
+    def of_image(place: int) -> dict[str, np.ndarray]:
+        own = {f"{wanted[name]}.weights": of_images[place] for name, of_images in weights.items()}
+        return session.run({**samples[place], **own}, list(wanted.values()))
+
+    for place, found in enumerate(in_lanes(of_image, range(len(samples)))):
         own = {name: of_images[place] for name, of_images in weights.items()}
-        found = session.run({**feeds, **{f"{wanted[name]}.weights": weight for name, weight in own.items()}}, list(wanted.values()))
         sums = {name: total + found[wanted[name]].astype(np.float64) for name, total in sums.items()}
         counts = {name: count + (own[name].sum(dtype=np.float64) if name in own else 1) for name, count in counts.items()}
     return {name: total / counts[name] for name, total in sums.items() if counts[name]}
