@@ -107,6 +107,12 @@ def test_all_regions_are_fed_where_they_cost_little_or_nothing_is_known(calibrat
         assert all(feed["left"].shape == (BOXES, 3) for feed in fed)
 
 
+def test_so_many_regions_need_no_more_than_eight_images_to_judge_by():
+    model, images = detector(128), feeds(12, 4)
+    names = choosing(model, before_layers=True)
+    assert [len(fed) for fed in feeds_of(model, held(model, names), names, (images[:10], images))] == [10, 8]
+
+
 def test_no_region_is_left_of_none():
     model, images = detector(128), feeds(2, 1)
     model.graph.initializers["most"].const_value = ir.tensor(np.array([0], np.int64))

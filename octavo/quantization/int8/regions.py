@@ -21,8 +21,9 @@ from octavo.runtime.shapes import FED, SEEN, shape_of
 
 __all__ = ["feeds_of"]
 
-# Regions of an image at most, where all of them make more than this share of what the rest of the graph multiplies.
-_FEW, _SHARE = 64, 0.5
+# Regions of an image at most, where all of them make more than this share of what the rest of the graph multiplies; and of images
+# that are judged by, of each of which there are as many then.
+_FEW, _SHARE, _JUDGED = 64, 0.5, 8
 
 
 def feeds_of(complete: ir.Model, ready: ir.Model, choosers: Sequence[str], images: Sequence[Sequence[Feeds]]) -> list[list[Feeds]]:
@@ -34,10 +35,10 @@ def feeds_of(complete: ir.Model, ready: ir.Model, choosers: Sequence[str], image
         complete: FP32.
         ready: `held(complete, choosers)`.
         choosers: names of nodes that choose.
-        images: feeds, in lists; sizes are observed where the first one holds some.
+        images: feeds, of calibration images and of those to judge by; sizes are observed where there are some of the first.
 
     Returns:
-        For each list.
+        For each list; where all regions are dear, for the first images to judge by.
     """
     regions = _of_regions(complete, choosers) if images[0] else []
     few = None
@@ -45,6 +46,7 @@ def feeds_of(complete: ir.Model, ready: ir.Model, choosers: Sequence[str], image
         observe_sizes(ready, with_choices(complete, choosers, images[0][:1])[0])
         if _are_dear(ready):
             few = _with_few(complete, regions)
+            images = [images[0], *(feeds[:_JUDGED] for feeds in images[1:])]
     fed = [with_choices(complete, choosers, feeds, chosen_by=few) for feeds in images]
     if not regions and fed[0]:
         observe_sizes(ready, fed[0][0])

@@ -26,8 +26,9 @@ _ENOUGH, _MANY = 50, 400
 # Images on which they are looked for: where fewer are held out, calibration images as well, whose scores lie as close. No more of
 # all than make so many bytes of tensors.
 _IMAGES, _BYTES = 16, 3e9
-# The same of multiplications, but so many images at least: a run of Faster R-CNN v2 takes 3.4 processor seconds.
-_MACS, _FEWEST = 6e11, 4
+# Multiplications of their runs for which many are looked for; beyond them as many times fewer do, down to enough. A run of Faster
+# R-CNN v2 (153e9) takes 3.4 processor seconds, and as much again or more for each placement that comes near.
+_MACS = 1.5e11
 # What a share of boxes counts as is twice its square: as many of FP32's boxes are missing as others are there in their place. 20 dB
 # are 7 %, and 18 dB, the least that detectors are let down to (`noise.fidelity`), 9 %.
 _BOTH = 2.0
@@ -51,6 +52,7 @@ class Found:
         samples: feeds of some images, of which as many are taken as have boxes enough.
         boxes: reads outputs.
         whole: from what was written of a placement to the file's graph, in place.
+        macs: multiplications that the graph makes of an image, as far as they are known.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Found:
         samples: Sequence[Mapping[str, np.ndarray]],
         boxes: SureBoxes,
         whole: Callable[[ir.Model], ir.Model],
+        *,
+        macs: int = 0,
     ) -> None:
         self._boxes, self._whole = boxes, whole
         self._samples, self._true = [], []
@@ -66,7 +70,8 @@ class Found:
         for feeds, outputs in zip(samples, in_lanes(session.run, samples), strict=True):
             self._samples.append(feeds)
             self._true.append(boxes.read(outputs, feeds))
-            if sum(map(len, self._true)) >= _MANY:
+            share = min(1.0, _MACS / max(1, macs * len(self._true)))
+            if sum(map(len, self._true)) >= max(_ENOUGH, _MANY * share):
                 break
 
     @property
@@ -103,14 +108,12 @@ def found_of(
     """None where outputs are not read as boxes, or FP32 finds too few.
 
     Args:
-        model, boxes, whole: as for `Found`.
+        model, boxes, whole, macs: as for `Found`.
         held_out: feeds of images that ranges were not made from.
         calibration: feeds of images that they were made from.
-        macs: multiplications that the graph makes of an image, as far as they are known.
     """
     if boxes is None:
         return None
-    at_most = min(max(len(held_out), _IMAGES), max(_FEWEST, int(_MACS // max(1, macs))))
-    samples = [*held_out, *calibration][: images_within(model, _BYTES, at_most)]
-    found = Found(model, samples, boxes, whole)
+    samples = [*held_out, *calibration][: images_within(model, _BYTES, max(len(held_out), _IMAGES))]
+    found = Found(model, samples, boxes, whole, macs=macs)
     return found if found.tells else None
