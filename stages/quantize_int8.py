@@ -22,7 +22,7 @@ from octavo.quantization.decisions import left_out, summary
 from octavo.quantization.int8 import Images, dynamic_target, made_here, quantize_dynamic, quantize_static
 from octavo.quantization.report import markdown
 from octavo.quantization.select import asked
-from octavo.quantization.verification import verified
+from octavo.quantization.verification import images_to_verify, verified
 from octavo.runtime.memory import return_freed
 from octavo.runtime.spilled import Spill
 from octavo.tasks.detection import readers_of
@@ -30,9 +30,6 @@ from octavo.tasks.outputs import class_axis
 
 # Calibration images for what the statistics do not know: tensors that exact rewriting made or scaled.
 CALIBRATION = 32
-# Images that a file must run on before it is accepted, those that the statistics leave out first; fewer where all of them together
-# take more multiplications. Without optimizations runs take longest: Faster R-CNN v2 took 33 processor seconds for each image.
-VERIFIED, WORK = 4, 2e11
 
 
 def main() -> None:
@@ -76,7 +73,7 @@ def main() -> None:
                 temporary / MODEL,
                 source / MODEL,
                 decisions,
-                [*held_out, *counted][: max(1, min(VERIFIED, int(WORK // max(1, static.macs))))],
+                [*held_out, *counted][: images_to_verify(static.macs)],
                 name=str(folder / MODEL),
                 custom=custom,
                 sizes=(manifest["bytes"], model_bytes(temporary)),

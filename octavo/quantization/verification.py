@@ -21,12 +21,20 @@ from octavo.quantization.share import integer_share
 from octavo.runtime.kernels import optimized_nodes
 from octavo.runtime.session import exact_from, session_config
 
-__all__ = ["verified"]
+__all__ = ["images_to_verify", "verified"]
 
 # Names in one warning; the manifest has all.
 _SHOWN = 5
 # dB below what the last layers keep: so far off, an output that they read is worth a warning.
 _FAR = 3.0
+# Images that a file must run on before it is accepted; fewer where all of them together take more multiplications. Without
+# optimizations runs take longest: Faster R-CNN v2 took 33 processor seconds for each image.
+_IMAGES, _MACS = 4, 2e11
+
+
+def images_to_verify(macs: int) -> int:
+    """On how many images a file has to run that makes so many multiplications of one: 1 to 4."""
+    return max(1, min(_IMAGES, int(_MACS // max(1, macs))))
 
 
 def verified(

@@ -183,7 +183,7 @@ def _means(graph: _Beside, samples: Iterable[Mapping[str, np.ndarray]], attended
     known = {name: attended[value.name][: len(samples)] for name, value in graph.read.items() if value.name in attended}
     # Objects may all be on images that are not looked at here: all places count alike then, as where there are none.
     weights = {name: of_images for name, of_images in known.items() if any(each.any() for each in of_images)}
-    session = graph.mapped.session(graph.written(set(weights)), optimization="basic", threads=1)
+    session = graph.mapped.session(graph.written(set(weights)), optimization="basic", threads=1, memory_pattern=False)
     sums, counts = dict.fromkeys(wanted, 0.0), dict.fromkeys(wanted, 0.0)
 
     def of_image(place: int) -> dict[str, np.ndarray]:
