@@ -270,9 +270,7 @@ def test_a_float_layer_keeps_its_weights_where_codes_stand_behind_what_moves_val
 
 
 @pytest.mark.parametrize(("set_aside", "at_once"), [(acceptance._SET_ASIDE, 1), (0, 3)])
-def test_graphs_lie_in_memory_one_after_the_other_unless_outputs_are_huge_and_keep_nothing(
-    monkeypatch, set_aside, at_once
-):
+def test_graphs_lie_in_memory_one_after_the_other_unless_outputs_are_huge_and_keep_nothing(monkeypatch, set_aside, at_once):
     """Of SSD300, 143 MB, what three of them kept was 350 of 990 MB; of a Faster R-CNN, 167 MB, they took the most of the stage."""
     alive, most, arenas = set(), [], []
 
