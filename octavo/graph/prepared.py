@@ -18,6 +18,7 @@ from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
 from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
 from octavo.graph.passes.affine.prelu_to_max import PReluToMaxPass
 from octavo.graph.passes.affine.rows_first import RowsFirstPass
+from octavo.graph.passes.affine.shift_ahead import ShiftAheadPass
 from octavo.graph.passes.cleaning.computed_once import ComputedOncePass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_all_axes import PadAllAxesPass
@@ -80,6 +81,8 @@ def prepared(
     PlainGemmPass()(ready)
     # Each may stand behind the other.
     FoldScalePass()(ready)
+    # What is left of norms behind ReLUs, before it becomes one again.
+    ShiftAheadPass()(ready)
     FrozenNormPass()(ready)
     RowsFirstPass()(ready)
     LayerScalePass()(ready)

@@ -12,18 +12,20 @@ from octavo.graph.passes.folding import AFFINE, affine_of, foldable, is_private
 from octavo.graph.passes.node_pass import SpelledPass
 from octavo.graph.passes.qdq import forget, new_constant
 
-__all__ = ["FrozenNormPass", "is_read_by_layer"]
+__all__ = ["BENDS", "FrozenNormPass", "is_read_by_layer"]
 
 # Axes of a tensor of images.
 _IMAGES = 4
 _LAYERS = frozenset({"Conv", "ConvTranspose", "GlobalAveragePool"})
-# What may stand between a norm and the layer that it is for.
-_BETWEEN = frozenset(
+# What bends or pools what layers put out.
+BENDS = frozenset(
     {
-        *("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "PRelu", "Relu", "Selu", "Sigmoid"),
-        *("AveragePool", "Concat", "Dropout", "Identity", "MaxPool", "Pad", "Split"),
+        *("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Selu", "Sigmoid"),
+        *("AveragePool", "Concat", "MaxPool"),
     }
 )
+# What may stand between a norm and the layer that it is for.
+_BETWEEN = BENDS | {"Dropout", "Identity", "Mul", "Pad", "Split"}
 
 
 class FrozenNormPass(SpelledPass):
@@ -33,7 +35,8 @@ class FrozenNormPass(SpelledPass):
     exported as products and sums. Left alone, these are float between integer layers, and the sums that they read with them.
 
     1. Each constant is finite float32, has one value or one a channel, and is not divided; nobody else reads what stands between.
-    2. Together they multiply channels by different numbers and add to them: one factor and shift for all has an integer form.
+    2. Together they multiply channels by different numbers and add to them: one factor and shift for all has an integer form. Or
+       they only shift channels by different numbers, behind an activation or a pool: what `FoldScalePass` leaves of a norm there.
     3. They read images [n, channels, ...] that a node makes: what prepares the graph's own image stays float.
     4. A layer reads the result, through activations and pools at most, or it is averaged: box decoding is no norm.
     5. What folds into a Conv before is left to that (`FoldScalePass`).
@@ -58,7 +61,8 @@ class FrozenNormPass(SpelledPass):
             spelled.append(value.producer())
             value, gain, offset = found
             scale, shift = scale * gain, shift + scale * offset
-        if np.ptp(scale) == 0 or not shift.any() or value.producer() is None or foldable(model, value):
+        maker = value.producer()
+        if maker is None or foldable(model, value) or not ((np.ptp(scale) > 0 and shift.any()) or _shifts(maker, shift)):
             return False
         numbers = {"gain": scale, "shift": shift, "mean": np.zeros(channels), "variance": np.ones(channels)}
         constants = [new_constant(model, f"{node.name}.{name}", array.astype(np.float32)) for name, array in numbers.items()]
@@ -67,6 +71,11 @@ class FrozenNormPass(SpelledPass):
         for one in read:
             forget(model, one)
         return True
+
+
+def _shifts(maker: ir.Node, shift: np.ndarray) -> bool:
+    """Whether channels that a node bends or pools are shifted by different numbers."""
+    return np.ptp(shift) > 0 and maker.op_type in BENDS
 
 
 def _read(value: ir.Value, channels: int) -> tuple[ir.Value, np.ndarray, np.ndarray] | None:
