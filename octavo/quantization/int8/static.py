@@ -25,10 +25,11 @@ from octavo.quantization.int8.begun import Begun, begin
 from octavo.quantization.int8.choice import chosen_way
 from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
 from octavo.quantization.int8.judged import Made, judged
-from octavo.quantization.int8.noise.fidelity import fidelity_of
+from octavo.quantization.int8.noise.fidelity import PICTURES, fidelity_of
 from octavo.quantization.int8.noise.found import Found, SureBoxes, found_of
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge_of
+from octavo.quantization.int8.noise.pictures import picture_judge
 from octavo.quantization.int8.numbers.shifts import Attended
 from octavo.quantization.int8.placed import placed
 from octavo.quantization.int8.pricing.costs import CostTable
@@ -123,16 +124,18 @@ def _quantized(
         images = Images(*fed, together=images.together)
     elif images is not None and images.calibration:
         observe_sizes(ready, images.calibration[0])
-    judge = None
+    judge = picture = None
     if images is not None and images.held_out:
-        judge = judge_of(ready, heads, images.held_out, images.boxes, together=images.together)
+        picture = picture_judge(ready, images.held_out) if images.boxes is None else None
+        judge = picture or judge_of(ready, heads, images.held_out, images.boxes, together=images.together)
     # Where suppression's candidates are read, these judge.
     chooses = choosers or (apart is not None and not isinstance(judge, ObjectJudge))
     found = _found(model, begun, as_given, apart) if recipe.repair and judge is not None and chooses else None
     if recipe.effort == "high" and (judge is None or not images.calibration):
         raise QuantizationError("`int8.effort: high` needs images to fit to and held-out ones to judge by", _NO_IMAGES)
 
-    bound = recipe.fidelity if recipe.fidelity != "auto" else fidelity_of(begun.last, recipe.effort)
+    asked = PICTURES if picture is not None else fidelity_of(begun.last, recipe.effort)
+    bound = recipe.fidelity if recipe.fidelity != "auto" else asked
 
     observed = statistics.widened(_channels(ready))
     attended = _attended(ready, judge, images)

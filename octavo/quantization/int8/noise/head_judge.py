@@ -79,6 +79,11 @@ class HeadJudge(Judge):
         kept = [place for place, found in enumerate(held) if any(value.size for value in found.values())] or range(len(held))
         self._true, self.samples = [held[place] for place in kept], [self.samples[place] for place in kept]
 
+    @property
+    def answers(self) -> list[dict[str, np.ndarray]]:
+        """What FP32 has at the heads, of each of `samples`, by name."""
+        return self._true
+
     def noises(self, results: Iterable[Mapping[str, np.ndarray]]) -> Iterator[float]:
         """Mean noise-to-signal ratio over channels and the heads that hold something, of each image."""
         for wanted, got in zip(self._true, results, strict=False):
