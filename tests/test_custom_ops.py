@@ -26,6 +26,7 @@ from octavo.deploy.package import package
 from octavo.errors import OutputError, QuantizationError, SourceError
 from octavo.graph.clean import clean
 from octavo.graph.custom_ops import Body, CustomOps, as_in_file, resolve, serialized
+from octavo.graph.custom_ops.bodies import read_body
 from octavo.graph.io import load, save
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.manifest import write_manifest
@@ -404,6 +405,14 @@ def my_scale(*, inputs=("x",), outputs=("y",), name="MyScale", nodes=None, defau
         "any.domain", name, list(inputs), list(outputs), [constant, *nodes], [oh.make_opsetid("", opset)], **declared
     )
     return serialized([function])
+
+
+def test_a_file_may_hold_a_function_alone(tmp_path):
+    """What onnxscript's `to_function_proto` gives, written as it is: it was no ONNX file."""
+    whole = my_scale()
+    path = tmp_path / "scale.onnx"
+    path.write_bytes(onnx.load_from_string(whole).functions[0].SerializeToString())
+    assert read_body("MyScale", path, "source.custom_ops.MyScale").data == whole
 
 
 def scaled_network(project, alpha=None, domain=""):

@@ -170,7 +170,7 @@ def read_body(op_type: str, path: str | Path, setting: str) -> Body:
 
     Args:
         op_type: the name of the function, or `domain::name`.
-        path: the .onnx file.
+        path: the .onnx file: a model with the function, or the function alone.
         setting: what named the file, for errors.
 
     Raises:
@@ -182,6 +182,7 @@ def read_body(op_type: str, path: str | Path, setting: str) -> Body:
         raise SourceError(f"{where}: no such file", f"name an .onnx file with a function {op_type!r}, or null to leave it out")
     data = path.read_bytes()
     try:
+        data = _as_model(data)
         functions = onnx.load_from_string(data).functions
     except DecodeError as error:
         hint = "; Python is not run: write the function to an .onnx file with it" if path.suffix == ".py" else ""
@@ -201,6 +202,15 @@ def read_body(op_type: str, path: str | Path, setting: str) -> Body:
             f"name the operator with the domain that it has in the graph and in that file, as `{domains[0]}::{name}`",
         )
     return Body(op_type, data, path.name, where)
+
+
+def _as_model(data: bytes) -> bytes:
+    """A file of functions as it is; of one that holds a FunctionProto alone a model with it."""
+    try:
+        function = onnx.FunctionProto.FromString(data)
+    except DecodeError:
+        return data
+    return serialized([function]) if function.name and function.node else data
 
 
 def serialized(functions: Iterable[onnx.FunctionProto]) -> bytes:
