@@ -183,7 +183,8 @@ def _behind(model: ir.Model, node: ir.Node, value: ir.Value, path: list[ir.Node]
     last, name = path[-1].outputs[0], path[-1].outputs[0].name
     _unshift(path)
     constant = new_constant(model, f"{node.name}.shift", shift.astype(np.float32).reshape(1, -1, 1, 1))
-    added = ir.node("Add", [last, constant], name=f"{node.name}.behind")
+    # What is decided for it is told by its name.
+    added = ir.node("Add", [last, constant], name=node.name)
     new = added.outputs[0]
     new.dtype, new.shape = last.dtype, last.shape
     ir.convenience.replace_all_uses_with(last, new, replace_graph_outputs=True)
