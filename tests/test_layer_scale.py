@@ -53,6 +53,45 @@ def test_int8_begins_with_it():
     assert ops(model) == ["MatMul", "Add", "Mul", "Relu"]
 
 
+def attention(*, scale=0.4, other=False, bias=True):
+    """Queries and keys of two heads, each scaled behind what parts heads; what multiplies them."""
+    nodes, constants = [], {"parts": np.array([0, 0, 2, CHANNELS // 2])}
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1])):
+        constants |= {f"{name}w": normal(WIDTH, CHANNELS), f"{name}s": np.float32(scale)}
+        nodes.append(oh.make_node("MatMul", ["x", f"{name}w"], [f"{name}m"], f"{name}_proj"))
+        if bias:
+            constants[f"{name}b"] = normal(CHANNELS)
+            nodes.append(oh.make_node("Add", [f"{name}m", f"{name}b"], [f"{name}a"], f"{name}_bias"))
+        nodes += [
+            oh.make_node("Reshape", [f"{name}a" if bias else f"{name}m", "parts"], [f"{name}r"], f"{name}_parts"),
+            oh.make_node("Transpose", [f"{name}r"], [f"{name}t"], f"{name}_turn", perm=perm),
+            oh.make_node("Mul", [f"{name}t", f"{name}s"], [f"{name}f"], f"{name}_scale"),
+        ]
+    nodes.append(oh.make_node("MatMul", ["qf", "kf"] if not other else ["qf", "kw4"], ["y"], "product"))
+    if other:
+        constants["kw4"] = normal(2, CHANNELS // 2, 3)
+    return network(nodes, constants, ["y", *(["kf"] if other else [])], inputs={"x": [2, TOKENS, WIDTH]})
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_queries_and_keys_take_their_factor_through_what_parts_heads(bias):
+    model = attention(bias=bias)
+    feeds = {"x": normal(2, TOKENS, WIDTH)}
+    wanted = run(model, feeds, optimization="off")["y"]
+    assert LayerScalePass()(model).modified
+    assert "Mul" not in ops(model)
+    np.testing.assert_allclose(run(model, feeds, optimization="off")["y"], wanted, rtol=1e-5, atol=1e-6)
+    # What calibration saw of the products is still so; of what lies before them it is not.
+    names = {value.name for node in model.graph for value in node.outputs}
+    assert {"qf", "kf"} < names
+    assert not names & {"qm", "qa", "qr", "qt", "km", "ka", "kr", "kt"}
+
+
+def test_a_factor_for_each_channel_or_of_no_product_of_two_stays_behind_what_parts_heads():
+    assert not LayerScalePass()(attention(scale=normal(2, 1, 1))).modified
+    assert not LayerScalePass()(attention(other=True)).modified
+
+
 @pytest.mark.parametrize("read", ["m", "a"])
 def test_what_others_read_keeps_its_values(read):
     other = oh.make_node("Relu", [read], ["z"], "other")

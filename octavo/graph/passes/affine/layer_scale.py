@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.nodes import only_reader
 from octavo.graph.passes.arithmetic import is_op
 from octavo.graph.passes.folding import bypass, is_private
 from octavo.graph.passes.node_pass import NodePass
@@ -21,9 +22,12 @@ class LayerScalePass(NodePass):
 
     1. The layer is a MatMul with a constant float32 matrix; b is added behind it or missing. Nobody else reads what lies between.
     2. s and b are finite float32 constants of one value, or one for each place of the last axis.
+    3. Where s is one value and the result is multiplied with another tensor (attention: torch's exporters scale queries and keys
+       apart), Reshapes and Transposes may lie between, of which each alone reads what is before it: in INT8 each factor was an Add
+       and a rounding.
 
-    What the MatMul puts out gets a new name where b is added behind, because it holds other values than before; the result keeps
-    the name of the product's output. Exact up to float rounding.
+    What holds other values than before gets a new name; the result keeps the name of the product's output. Exact up to float
+    rounding.
     """
 
     op_type = "Mul"
@@ -31,11 +35,17 @@ class LayerScalePass(NodePass):
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
         for place in (0, 1):
             value, scale = node.inputs[place], constant_of(node.inputs[1 - place])
-            if scale is not None and is_private(model, value) and self._folded(model, node, value, scale):
+            if scale is None or not is_private(model, value):
+                continue
+            moved = _moves(model, value) if scale.size == 1 and _is_multiplied(node.outputs[0]) else []
+            if self._folded(model, moved[-1].inputs[0] if moved else value, scale):
+                for one in moved:
+                    one.inputs[0].name = f"{one.inputs[0].name}.scaled"
+                bypass(model, node, value)
                 return True
         return False
 
-    def _folded(self, model: ir.Model, node: ir.Node, value: ir.Value, scale: np.ndarray) -> bool:
+    def _folded(self, model: ir.Model, value: ir.Value, scale: np.ndarray) -> bool:
         sum_, product = (value.producer(), None) if is_op(value.producer(), "Add") else (None, value.producer())
         for place in (0, 1) if sum_ is not None else ():
             if constant_of(sum_.inputs[1 - place]) is not None and is_private(model, sum_.inputs[place]):
@@ -53,8 +63,23 @@ class LayerScalePass(NodePass):
         if sum_ is not None:
             _replaced(model, sum_, bias[0], (bias[1].reshape(-1) * wide).astype(np.float32))
             product.outputs[0].name = f"{product.outputs[0].name}.scaled"
-        bypass(model, node, value)
         return True
+
+
+def _moves(model: ir.Model, value: ir.Value) -> list[ir.Node]:
+    """The nodes that alone move the values of a layer about, the last one first."""
+    found = []
+    while (node := value.producer()) is not None and node.op_type in ("Reshape", "Transpose") and is_private(model, node.inputs[0]):
+        found.append(node)
+        value = node.inputs[0]
+    return found
+
+
+def _is_multiplied(value: ir.Value) -> bool:
+    """Whether a MatMul of two computed tensors alone reads a value, moved about or not."""
+    while is_op(node := only_reader(value), "Reshape") or is_op(node, "Transpose"):
+        value = node.outputs[0]
+    return is_op(node, "MatMul") and all(constant_of(one) is None for one in node.inputs)
 
 
 def _is_of(array: np.ndarray, channels: int, rank: int) -> bool:
