@@ -253,8 +253,14 @@ class TestPage:
     def test_what_runs_here_is_not_taken_for_what_another_runtime_runs(self):
         said = "Not of `target: tensorrt`"
         settings = MANIFEST["made"]["settings"] | {"target": "tensorrt"}
-        assert said in markdown(MANIFEST | {"made": MANIFEST["made"] | {"settings": settings}})
+        page = markdown(MANIFEST | {"made": MANIFEST["made"] | {"settings": settings}})
+        assert said in page
+        assert (
+            "1, for `target: tensorrt`, which was not run; ONNX Runtime's CPU, whose fusions are others, has integer kernels for 1"
+            in page
+        )
         assert said not in markdown(MANIFEST)
+        assert "1, of which 1 run as integer kernels" in markdown(MANIFEST)
 
     def test_tables_are_whole_and_no_time_stands_in_it(self):
         page = markdown(json.loads(json.dumps(MANIFEST)))

@@ -79,10 +79,19 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             *([("placed by times of", str(measured["times_of"]))] if "times_of" in measured else []),
         ]
     ran = made["executed"]
-    rows.append(("layers decided INT8", f"{ran['int8_layers']}, of which {ran['int8_layers_integer']} run as integer kernels"))
+    rows.append(("layers decided INT8", _integer(ran, settings.get("target", "cpu"))))
     if "int8_share" in ran:
         rows.append(("multiplications in INT8", f"{ran['int8_share']:.1%}"))
     return rows
+
+
+def _integer(ran: Mapping[str, Any], target: str) -> str:
+    """How many layers were decided INT8, and how many are integer kernels where that could be looked at."""
+    decided, integer = ran["int8_layers"], ran["int8_layers_integer"]
+    if target_of(target).runs_here:
+        return f"{decided}, of which {integer} run as integer kernels"
+    others = f"ONNX Runtime's CPU, whose fusions are others, has integer kernels for {integer}"
+    return f"{decided}, for `target: {target}`, which was not run; {others}"
 
 
 def _reached(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
