@@ -131,6 +131,16 @@ class TestEveryFormat:
         said = capsys.readouterr().out
         assert "note: here: 1 annotated box clipped that stick out by more than 2 pixels, the first: " in said
 
+    @pytest.mark.parametrize("form", ["coco", "voc"])
+    def test_shares_of_the_image_where_pixels_are_due_are_refused(self, form, tmp_path):
+        rows = [("cat", (0.1, 0.2, 0.4, 0.6)), ("dog", (0, 0, 1, 1)), ("cat", (0.99, 0.99, 1.002, 1))]
+        with pytest.raises(DataError, match=r"all 3 annotated boxes lie within the first pixel(.|\n)*multiply x and width by"):
+            read(WRITERS[form](tmp_path, rows), form)
+
+    @pytest.mark.parametrize("form", ["coco", "voc"])
+    def test_a_first_pixel_in_whole_numbers_is_a_box(self, form, tmp_path):
+        assert len(read(WRITERS[form](tmp_path, [("cat", (0, 0, 1, 1))]), form)[0].objects) == 1
+
     @pytest.mark.parametrize("form", WRITERS)
     def test_boxes_without_area_are_left_out_and_counted(self, form, tmp_path, capsys):
         rows = [("cat", (10, 10, 10, 20)), ("dog", (5, 5, 9, 9)), ("cat", (-1, 0, 0, 9))]
@@ -257,6 +267,17 @@ class TestCoco:
         objects = read(write_coco(tmp_path, **content), "coco")[0].objects
         assert objects.crowd.tolist() == [False, True, False]
         assert "note: here: 1 annotated box with `ignore: 1`, which COCO's evaluation passes over" in capsys.readouterr().out
+
+    def test_corners_in_place_of_width_and_height_are_refused(self, tmp_path):
+        content = coco([("cat", (x, 30, x + 35, 60)) for x in range(20, 65, 9)])
+        for entry in content["annotations"]:
+            x, y, width, height = entry["bbox"]
+            entry["bbox"] = [x, y, x + width, y + height]
+        with pytest.raises(DataError, match=r"5 of 5 boxes stick out(.|\n)*subtract x and y from the last two"):
+            read(write_coco(tmp_path, **content), "coco")
+        # One that is no pair of corners shows that all are as they should be; they may stick out.
+        content["annotations"][0]["bbox"] = [50, 30, 20, 25]
+        assert len(read(write_coco(tmp_path, **content), "coco")[0].objects) == 5
 
     def test_the_file_s_list_of_images_is_the_set(self, tmp_path):
         write_coco(tmp_path)

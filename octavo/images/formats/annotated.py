@@ -4,6 +4,7 @@
 - A box that sticks out is clipped: by up to `TOLERANCE` pixels silently (annotators round), further with a note that counts them.
 - A box without area, as it stands or once clipped, is left out with a note that counts them: COCO's train2017 has such.
 - An image of another size than its annotations say is an error: mostly photos annotated before their EXIF orientation was applied.
+- Boxes in pixels that all lie within an image's first pixel are shares of its sides, written by mistake: an error.
 - Of an image file that cannot be read no objects are known: `data.on_bad_image` decides once it is read.
 """
 
@@ -24,6 +25,8 @@ __all__ = ["TOLERANCE", "Annotation", "Photo", "Shape", "listed"]
 
 # Pixels by which a box may stick out of its image without a word.
 TOLERANCE = 2.0
+# No corner of a box in shares is farther, somewhat rounded; PASCAL's begin at pixel 1, and are read as one less.
+_ONE = 1.01
 
 Shape = tuple[int, int]
 Corners = tuple[float, float, float, float]
@@ -74,8 +77,11 @@ def listed(photos: Iterable[Photo], indices: Mapping[int | str, int | None], whe
         where: the set's path in params.yaml, for notes.
 
     Raises:
-        DataError: a box that cannot be, or an image of another size than its annotations say.
+        DataError: a box that cannot be, boxes in shares where the format has pixels, or an image of another size than its
+            annotations say.
     """
+    photos = list(photos)
+    _refuse_shares(photos, where)
     empty: list[str] = []
     cut: list[str] = []
     images = [Listed(photo.path, objects=_objects(photo, indices, empty, cut)) for photo in photos]
@@ -83,6 +89,19 @@ def listed(photos: Iterable[Photo], indices: Mapping[int | str, int | None], whe
         if entries:
             say(f"note: {where}: {len(entries)} annotated box{'es' * (len(entries) > 1)} {what}, the first: {entries[0]}")
     return images
+
+
+def _refuse_shares(photos: Iterable[Photo], where: str) -> None:
+    """As pixels they would be read as objects of no size, and all that is found would be wrong."""
+    boxes = [box for photo in photos if not photo.shares for box in photo.annotations]
+    sides = [side for box in boxes for side in box.xyxy]
+    # In whole numbers they are what they say: that pixel, or the zeros that some write where there is no box.
+    if all(-_ONE <= side <= _ONE for side in sides) and not all(side.is_integer() for side in sides):
+        raise DataError(
+            f"{where}: all {len(boxes)} annotated boxes lie within the first pixel of their image, the first: {boxes[0].entry}",
+            "this format has pixels, and these are shares of the image's sides: multiply x and width by the image's width, y and "
+            "height by its height",
+        )
 
 
 def _objects(photo: Photo, indices: Mapping[int | str, int | None], empty: list[str], cut: list[str]) -> Objects | None:

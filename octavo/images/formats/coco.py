@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import DataError
-from octavo.images.formats.annotated import Annotation, Photo, Shape, listed
+from octavo.images.formats.annotated import TOLERANCE, Annotation, Photo, Shape, listed
 from octavo.images.formats.class_map import Category, class_indices
 from octavo.images.formats.listed import Classes, Listed
 from octavo.images.formats.places import ImageFinder, annotations_path, shown
@@ -26,6 +26,8 @@ __all__ = ["read"]
 
 # Above any number of pixels.
 _MOST = 1e15
+# Boxes that show how a file has them; a few may be as they are by chance.
+_SEVERAL = 5
 
 Entry = dict[str, Any]
 
@@ -38,7 +40,8 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
 
     Raises:
         DataError: no such file, a file of another shape or without images, an image that is missing or named twice, an annotation
-            of no image or category, a box that cannot be, or a category that is none of the model's classes.
+            of no image or category, a box that cannot be, boxes that are shares or corners, or a category that is none of the
+            model's classes.
     """
     file = _file(root, images, where)
     content = _content(file)
@@ -53,6 +56,7 @@ def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Lis
             f"note: {where}: {ignored} annotated box{'es' * (ignored > 1)} with `ignore: 1`, which COCO's evaluation passes over: "
             f"to be found as any other; `iscrowd: 1` in {file} makes finding one neither right nor wrong"
         )
+    _refuse_corners(photos.values(), file)
     counts = Counter(box.category for photo in photos.values() for box in photo.annotations)
     # Where `class_map` says what the set's classes are, it may speak of the heading, too.
     if not images.class_map and classes.count == len(categories) - 1:
@@ -191,6 +195,22 @@ def _add(photos: dict[int | str, Photo], known: set[int | str], entry: Entry, he
     photos[key].annotations.append(
         Annotation(category, (x, y, x + width, y + height), here, bool(crowd), None if area is None else float(area))
     )
+
+
+def _refuse_corners(photos: Iterable[Photo], file: Path) -> None:
+    """Refuse boxes written as [x1, y1, x2, y2]: most would stick out to the right or below, and lie inside as what they are."""
+    out, seen = 0, 0
+    for photo in (photo for photo in photos if photo.shape is not None):
+        rows, columns = (side + TOLERANCE for side in photo.shape)
+        for left, top, right, bottom in (box.xyxy for box in photo.annotations):
+            if not (left < right - left <= columns and top < bottom - top <= rows):
+                return
+            out, seen = out + (right > columns or bottom > rows), seen + 1
+    if seen >= _SEVERAL and out > seen / 2:
+        raise DataError(
+            f"{file}: {out} of {seen} boxes stick out of their image to the right or below; read as two corners all lie inside",
+            "a COCO bbox is [x, y, width, height]: subtract x and y from the last two",
+        )
 
 
 def _refuse_twin(known: Iterable[int | str], key: object, what: str, listed_in: str) -> None:
