@@ -292,6 +292,50 @@ class TestFamilies:
         with pytest.raises(DataError, match="of no known family"):
             family_of({"output0": values}, size)
 
+    @pytest.mark.parametrize(
+        ("layout", "told"),
+        [
+            (lambda rows: rows[:, :56].T, "a network for poses(.|\n)*the first 4 . c of 56 channels"),
+            (lambda rows: rows[:300, :57], "51 more"),
+        ],
+    )
+    def test_key_points_are_refused_by_name(self, layout, told):
+        generator = np.random.default_rng(0)
+        places, step = centres(SMALL, (8, 16, 32), 0.5)
+        rows = np.zeros((len(places), 57))
+        rows[:, :4] = np.concatenate([places * step, np.full_like(places, 20)], axis=1)
+        rows[:, 4] = generator.uniform(0.1, 0.9, len(places))
+        rows[:, 6:] = generator.uniform(0, 30, (len(places), 51))
+        with pytest.raises(DataError, match=f"no known family(.|\\n)*to mend(.|\\n)*{told}"):
+            family_of({"output0": np.float32(layout(rows))[None]}, SMALL)
+
+    def test_people_that_no_photo_shows_are_no_queries(self):
+        """Rows of zeros are of no family for good: the next photo's, with key points, would be read as queries of 53 classes."""
+        reading, rows = Reading(), np.zeros((1, 300, 57), np.float32)
+        reading.of((640, 640), {"output0": rows})
+        rows[0, 0, :6] = [10, 20, 90, 60, 0.9, 0]
+        rows[0, 0, 6:] = 50
+        with pytest.raises(DataError, match="no known family"):
+            reading.of((640, 640), {"output0": rows})
+
+    def test_a_class_where_the_score_is_due_is_no_whole_box(self):
+        rows = np.zeros((1, 300, 6), np.float32)
+        rows[0, 0] = [10, 20, 90, 60, 16, 0.9]
+        with pytest.raises(DataError, match="no known family"):
+            family_of({"output0": rows}, (640, 640))
+
+    def test_chosen_rotated_boxes_are_read_as_what_encloses_them(self):
+        rows = np.zeros((1, 300, 7), np.float32)
+        rows[0, 0] = [40, 30, 20, 10, 0.9, 2, np.pi / 2]
+        outputs = {"output0": rows}
+        assert family_of(outputs, (64, 96)).name == "yolov10-obb"
+        found = FAMILIES["yolov10-obb"].boxes(outputs, (64, 96), 0.5)
+        assert found.xyxy == pytest.approx(np.array([[35, 20, 45, 40]]), abs=1e-4)
+        assert (found.classes.tolist(), found.scores.tolist()) == ([2], [pytest.approx(0.9)])
+        # Queries of three classes are in shares, all of them.
+        queries = np.random.default_rng(0).uniform(0, 1, rows.shape).astype(np.float32)
+        assert family_of({"output0": queries}, (64, 96)).name == "rtdetr"
+
     def test_rotated_boxes_are_read_as_what_encloses_them(self):
         rows = np.zeros((1, 4 + 2 + 1, 21), np.float32)
         angles = np.linspace(-np.pi / 4, 3 * np.pi / 4, 21)

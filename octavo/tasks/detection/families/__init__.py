@@ -63,6 +63,7 @@ FAMILIES = {
         *yolonas.FAMILIES,
         *decoded.FAMILIES,
         yolov10.FAMILY,
+        obb.CHOSEN,
         rtdetr.CHOSEN,
         rtdetr.FAMILY,
         rtdetr.SOFTMAX,

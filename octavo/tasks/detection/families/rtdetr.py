@@ -57,6 +57,11 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return _in_shares(outputs, size) and not _has_no_object(_parts(outputs)[1])
 
 
+def _tells(outputs: Outputs, size: Size) -> bool:  # noqa: ARG001 - one signature for all families
+    """Not by rows of zeros: a graph that suppresses boxes, of people with their key points say, has found none."""
+    return any(part.any() for part in _parts(outputs))
+
+
 def _allows_softmax(outputs: Outputs, size: Size) -> bool:
     return _in_shares(outputs, size) and _parts(outputs)[1].shape[1] > 1
 
@@ -155,6 +160,7 @@ FAMILY = Family(
     decode=_decode,
     classes=lambda outputs, _: _parts(outputs)[1].shape[1],
     overlaps=False,
+    tells=_tells,
 )
 CHOSEN = Family(
     name="rtdetr-chosen",

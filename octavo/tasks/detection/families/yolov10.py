@@ -13,13 +13,31 @@ __all__ = ["FAMILY"]
 _MOST = 1000
 
 
-def _fits(outputs: Outputs, size: Size) -> bool:
+def _found(outputs: Outputs) -> np.ndarray | None:
+    """Rows that hold a box: its corners (or centre and size), score, class and what more there is; None where they are others."""
     rows = only(outputs, 3)
-    if rows is None or rows.shape[2] != 6 + coefficients(outputs, size, rows.shape[2]) or rows.shape[1] > _MOST:
-        return False
+    if rows is None or rows.shape[2] < 6 or rows.shape[1] > _MOST:
+        return None
     found = rows[0, rows[0, :, 4] > 0]
+    return found if are_scores(found[:, 4]) and (found[:, 5] == np.rint(found[:, 5])).all() else None
+
+
+def _fits(outputs: Outputs, size: Size) -> bool:
+    found = _found(outputs)
+    if found is None or found.shape[1] != 6 + coefficients(outputs, size, found.shape[1]):
+        return False
     # In shares of the image, not in pixels, they are RT-DETR's; where nothing is found there is nothing to tell by.
     return not len(found) or not are_scores(found[:, :4])
+
+
+def _lacks(outputs: Outputs, size: Size) -> str | None:  # noqa: ARG001 - one signature for all families
+    found = _found(outputs)
+    if found is None or not len(found) or found.shape[1] == 6 or are_scores(found[:, :4]):
+        return None
+    return (
+        f"they look like whole boxes with {found.shape[1] - 6} more numbers each (key points, say), which are not read: put out "
+        "the first six alone (corners, score, class), which is `yolov10`"
+    )
 
 
 def _decode(outputs: Outputs, size: Size, least: float) -> Boxes:  # noqa: ARG001 - one signature for all families
@@ -36,4 +54,5 @@ FAMILY = Family(
     fits=_fits,
     decode=_decode,
     overlaps=False,
+    lacks=_lacks,
 )

@@ -18,6 +18,8 @@ __all__ = ["FAMILIES", "ROWS", "has_cells"]
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 # YOLOv3-tinyu's. They make few cells, which queries or their columns may be as many as: cells come last and outnumber channels.
 _TINY = (16, 32)
+# Channels at least of a box, its score and two points.
+_POSED = 9
 
 
 def _output(outputs: Outputs) -> np.ndarray | None:
@@ -83,6 +85,20 @@ def _classes(outputs: Outputs, size: Size) -> int:
     return len(_scores(_output(outputs), outputs, size))
 
 
+def _lacks(outputs: Outputs, size: Size) -> str | None:
+    """The rows of a network for poses: sure boxes of some classes, and behind their scores what is none."""
+    rows = _output(outputs)
+    if rows is None or not has_cells(outputs, size) or len(rows[0]) < _POSED or not are_scores(rows[0, 4]):
+        return None
+    scores = _scores(rows, outputs, size)
+    if are_scores(scores) and not are_key_points(rows[0, :2].T, scores.T):
+        return None
+    return (
+        "they look like the rows of a network for poses, whose key points are not read: put out box and scores alone, the first "
+        f"4 + c of {len(rows[0])} channels for c classes"
+    )
+
+
 FAMILIES = in_both_units(
     Family(
         name="yolov8",
@@ -93,6 +109,7 @@ FAMILIES = in_both_units(
         allows=_allows,
         rows=_rows,
         classes=_classes,
+        lacks=_lacks,
     )
 )
 ROWS = in_both_units(
