@@ -22,7 +22,7 @@ from octavo.progress import say, working
 from octavo.runtime.memory import return_freed
 from octavo.runtime.session import Session
 from octavo.sources import fetch
-from octavo.sources.checks import compare_at_another_size, compare_with_file, compare_with_reference, refuse_mixed_batch
+from octavo.sources.checks import compare_at_another_size, compare_with_file, compare_with_reference, refuse_mixed_batch, told
 from octavo.sources.held import as_many
 from octavo.sources.loaded import loaded_session
 from octavo.tasks.exported import as_read
@@ -85,9 +85,7 @@ def main() -> None:
     for note in made["notes"]:
         say(note)
     if "torch" in made:
-        torch = made["torch"]
-        rows = f", in {torch['same_rows']:.1%} of the rows" if "same_rows" in torch else ""
-        say(f"largest difference to the torch module on {torch['images']} images: {torch['max_abs_diff']:.3g}{rows}")
+        say(told(made["torch"]))
     say(f"{variant_dir(chosen.model, 'fp32') / MODEL}: {manifest['bytes'] / 1e6:.1f} MB, ran on {len(samples)} images")
 
 

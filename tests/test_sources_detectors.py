@@ -16,7 +16,7 @@ from octavo.params.grammar import Input, TorchSource, TransformersSource, Ultral
 from octavo.runtime.rows import matched_rows, rows_of
 from octavo.runtime.session import Session
 from octavo.sources import fetch
-from octavo.sources.checks import compare_with_reference, refuse_mixed_batch
+from octavo.sources.checks import compare_with_reference, refuse_mixed_batch, told
 from octavo.tasks.detection import family_of
 
 torch = pytest.importorskip("torch")
@@ -253,10 +253,44 @@ def test_an_export_with_two_rows_exchanged_is_right_and_one_with_other_rows_is_n
     assert found["max_abs_diff"] == 0
     with pytest.raises(SourceError, match="differs from the torch module"):
         compare_with_reference(lambda _: truth, [("a", None)], [exchanged], tmp_path)
+    image = np.ones((1, 3, 4, 4), np.float32)
     with pytest.raises(SourceError, match="of its rows are the same"):
-        compare_with_reference(lambda _: truth, [("a", None)], [rows(20, seed=1)], tmp_path, selecting=True)
+        compare_with_reference(lambda _: truth, [("a", image)], [rows(20, seed=1)], tmp_path, selecting=True)
     nothing = rows(0)
     assert compare_with_reference(lambda _: nothing, [("a", None)], [nothing], tmp_path, selecting=True)["max_abs_diff"] == 0
+
+
+def test_rows_that_the_module_itself_chooses_by_chance_refuse_no_export(tmp_path):
+    """Random weights give scores that are all alike: the last bit of a pixel changes which are the best."""
+    image = np.full((1, 3, 4, 4), 0.5, np.float32)
+
+    def chance(tensor: np.ndarray) -> dict[str, np.ndarray]:
+        assert np.allclose(tensor, image, atol=1e-6)
+        return rows(20, seed=int(np.float32(tensor).view(np.uint32).sum()) % 1000)
+
+    with_half = {name: np.concatenate([value[:10], rows(20, seed=1001)[name][10:]]) for name, value in chance(image).items()}
+    found = compare_with_reference(chance, [("a", image)], [with_half], tmp_path, selecting=True)
+    assert (found["same_rows"], found["max_abs_diff"]) == (0.5, 0)
+    assert found["own_rows"] < 0.5
+    assert "in 50.0% of the rows; other rows are chance: the module itself keeps " in told(found)
+
+
+def test_scores_that_tie_refuse_no_export_that_breaks_ties_in_another_way(tmp_path):
+    """torchvision's SSDlite and transformers' RT-DETR as built, without weights: all scores are the same, whatever the image."""
+    boxes = np.random.default_rng(0).random((200, 4), np.float32)
+
+    def tied(tensor: np.ndarray) -> dict[str, np.ndarray]:
+        scores = torch.zeros(200) if tensor.mean() < 0.6 else torch.arange(200) / 200
+        top = scores.topk(20)
+        return {"boxes": boxes[top.indices], "scores": top.values.numpy()}
+
+    image = np.full((1, 3, 4, 4), 0.5, np.float32)
+    mine = {"boxes": boxes[:20], "scores": np.zeros(20, np.float32)}
+    found = compare_with_reference(tied, [("a", image)], [mine], tmp_path, selecting=True)
+    assert found["own_rows"] < 0.5
+    # Where scores differ the module has its rows, and others are wrong.
+    with pytest.raises(SourceError, match="of its rows are the same"):
+        compare_with_reference(tied, [("a", 2 * image)], [mine], tmp_path, selecting=True)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 8, 8), (20, 1, 4, 4), (1, 20, 8, 8)])

@@ -12,15 +12,19 @@ from octavo.errors import ModelRunError, SourceError
 from octavo.images.feeds import Feeds
 from octavo.layout import TORCH_OUTPUTS
 from octavo.params.preprocessing import Input
-from octavo.runtime.rows import matched_rows, rows_of
+from octavo.runtime.rows import rows_of
 from octavo.runtime.session import Session
+from octavo.sources.same_rows import SAME_ROWS, TOLERANCE, Run, in_rows, same_rows
 
-__all__ = ["compare_at_another_size", "compare_with_file", "compare_with_graph", "compare_with_reference", "refuse_mixed_batch"]
+__all__ = [
+    "compare_at_another_size",
+    "compare_with_file",
+    "compare_with_graph",
+    "compare_with_reference",
+    "refuse_mixed_batch",
+    "told",
+]
 
-# Two implementations of FP32 round differently; a difference above this share of the largest output is a wrong export.
-TOLERANCE = 1e-3
-# Of rows that a graph chose: two that lie close change places with the last bit, and what is near them changes with them.
-SAME_ROWS = 0.9
 # Images on which a source file is run beside the graph that was made of it.
 COMPARED = 2
 # Sides of a crop on which a graph of open height and width is run: what a network takes are multiples of its largest stride.
@@ -29,7 +33,6 @@ STRIDE = 32
 _WIDE = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
 
 Outputs = Mapping[str, np.ndarray]
-Run = Callable[[np.ndarray], Outputs]
 
 
 def compare_with_reference(
@@ -47,22 +50,43 @@ def compare_with_reference(
 
     Returns:
         `images`, `max_abs_diff` (of rows that are the same, where rows are chosen), `largest_output`, and with `selecting`
-        `same_rows`, their share.
+        `same_rows`, their share, and where that is small `own_rows`, which share the module itself keeps (`own_rows`).
 
     Raises:
         SourceError: they differ by more than rounding does.
     """
     truths = [reference(tensor) for _, tensor in samples]
+    tensors = [tensor for _, tensor in samples[:COMPARED]]
     found = _compared(
         truths,
         outputs,
         ("the exported graph", "the torch module"),
         "try the other `source.exporter`, or another `source.opset`",
         selecting=selecting,
+        own=lambda: _own(reference, tensors, truths),
     )
     kept = {f"{digest}/{key}": value for (digest, _), truth in zip(samples, truths, strict=True) for key, value in truth.items()}
     np.savez_compressed(folder / TORCH_OUTPUTS, **kept)
     return found
+
+
+def _own(reference: Run, tensors: Sequence[np.ndarray], truths: Sequence[Outputs]) -> float:
+    # With torch, which what exports no module does not need.
+    from octavo.sources.own_rows import own_rows
+
+    return own_rows(reference, tensors, truths)
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """What `compare_with_reference` found, in words."""
+    rows = f", in {found['same_rows']:.1%} of the rows" if "same_rows" in found else ""
+    own = ""
+    if "own_rows" in found:
+        own = (
+            f"; other rows are chance: the module itself keeps {found['own_rows']:.0%} when scores change by a millionth "
+            "(random weights?)"
+        )
+    return f"largest difference to the torch module on {found['images']} images: {found['max_abs_diff']:.3g}{rows}{own}"
 
 
 def compare_at_another_size(reference: Run, run: Run, tensor: np.ndarray, *, selecting: bool = False) -> list[str]:
@@ -205,53 +229,33 @@ def _is_mostly(truth: np.ndarray, mine: np.ndarray) -> bool:
 
 
 def _compared(
-    truths: Sequence[Outputs], outputs: Sequence[Outputs], names: tuple[str, str], mend: str, *, selecting: bool
+    truths: Sequence[Outputs],
+    outputs: Sequence[Outputs],
+    names: tuple[str, str],
+    mend: str,
+    *,
+    selecting: bool,
+    own: Callable[[], float] = lambda: 1.0,
 ) -> dict[str, Any]:
-    """The figures of `compare_with_reference`; `names` are what gave the outputs, and what gave the truths."""
+    """The figures of `compare_with_reference`; `names` are what gave the outputs, and what gave the truths; `own` as `own_rows`."""
     shares = None
     pairs = list(zip(truths, outputs, strict=True))
-    if selecting and _in_rows(pairs):
-        pairs, shares = _same_rows(pairs)
+    if selecting and in_rows(pairs):
+        pairs, shares = same_rows(pairs)
     values = [(truth[key], mine[key]) for truth, mine in pairs for key in truth]
     if any(truth.shape != mine.shape for truth, mine in values):
         truth, mine = next(pair for pair in values if pair[0].shape != pair[1].shape)
         raise SourceError(f"{names[0]} puts out {list(mine.shape)} where {names[1]} puts out {list(truth.shape)}", mend)
     largest = max(float(np.abs(truth - mine).max(initial=0.0)) for truth, mine in values)
     scale = max(float(np.abs(truth).max(initial=0.0)) for truth in (value for each in truths for value in each.values()))
-    if not largest <= TOLERANCE * max(scale, 1e-6) or (shares is not None and shares < SAME_ROWS):
+    others = shares is not None and shares < SAME_ROWS
+    steady = own() if others else 1.0
+    if not largest <= TOLERANCE * max(scale, 1e-6) or (others and steady >= SAME_ROWS):
         rows = "" if shares is None else f"; {shares:.0%} of its rows are the same"
         raise SourceError(f"{names[0]} differs from {names[1]} by {largest:.3g} (outputs reach {scale:.3g}){rows}", mend)
     found = {"images": len(truths), "max_abs_diff": largest, "largest_output": scale}
-    return found if shares is None else found | {"same_rows": round(shares, 4)}
-
-
-def _in_rows(pairs: Sequence[tuple[Outputs, Outputs]]) -> bool:
-    """Whether both of each pair have rows along one axis, and rows of one shape."""
-    for truth, mine in pairs:
-        axis = rows_of(truth)
-        if axis is None or rows_of(mine) != axis:
-            return False
-        one, other = ({key: np.delete(value.shape, axis).tolist() for key, value in each.items()} for each in (truth, mine))
-        if one != other:
-            return False
-    return True
-
-
-def _same_rows(pairs: Sequence[tuple[Outputs, Outputs]]) -> tuple[list[tuple[Outputs, Outputs]], float]:
-    """The rows that both have, in one order, and their share of all; 1 where there is none at all. Pairs are `_in_rows`."""
-    kept, same, total = [], 0, 0
-    for truth, mine in pairs:
-        axis = rows_of(truth)
-        total += max(next(iter(found.values())).shape[axis] for found in (truth, mine))
-        first, second = matched_rows(truth, mine)
-        close = np.ones(next(iter(first.values())).shape[axis], bool)
-        for key, value in first.items():
-            scale = max(float(np.abs(truth[key]).max(initial=0.0)), 1e-6)
-            others = tuple(place for place in range(value.ndim) if place != axis)
-            close &= np.abs(value.astype(np.float64) - second[key]).max(axis=others, initial=0.0) <= TOLERANCE * scale
-        same += int(close.sum())
-        kept.append(tuple({key: np.compress(close, value, axis) for key, value in each.items()} for each in (first, second)))
-    return kept, same / total if total else 1.0
+    found |= {} if shares is None else {"same_rows": round(shares, 4)}
+    return found | ({"own_rows": round(steady, 4)} if others else {})
 
 
 def refuse_mixed_batch(
@@ -288,8 +292,8 @@ def refuse_mixed_batch(
     both = run(np.concatenate(tensors[:2]))
     chosen = selecting and all(value.ndim >= 3 and len(value) == 2 for value in both.values())
     pairs = [(outputs[place], {name: value[place : place + 1] for name, value in both.items()}) for place in range(2) if chosen]
-    if pairs and _in_rows(pairs):
-        if _same_rows(pairs)[1] < SAME_ROWS:
+    if pairs and in_rows(pairs):
+        if same_rows(pairs)[1] < SAME_ROWS:
             raise SourceError(
                 f"the rows of two images in one batch are not those that each gives alone: {inside}",
                 mend,
