@@ -19,7 +19,7 @@ from octavo.quantization.int8.writing.packed import pack_constants
 __all__ = ["with_float32"]
 
 # So many groups of layers are told apart, on so many images, those with the most noise; halves of all, and halves of what makes too
-# much, are measured, so many at most. (Each group alone took 31 runs and 28 of an Inception V3's 210 processor seconds.)
+# much, are measured, so many at most. (Each group alone took 31 runs, 48 of an Inception V3's 360 s with other jobs beside.)
 _GROUPS, _IMAGES, _MEASURED = 32, 2, 14
 # The share of the noise that is left to make which layers in float16 may make by what each group makes alone.
 _SHARE = 0.5

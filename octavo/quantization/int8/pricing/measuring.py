@@ -25,8 +25,8 @@ __all__ = ["measure"]
 ROUNDS = 11
 WARMUP = 2
 # What multiplies more than this (tens of milliseconds) has a chunk of its own and is run as often as makes so many multiplications,
-# at least so often: time slices of other jobs are little beside it. A Conv on the 1000 regions of Faster R-CNN (29e9) took 70 of
-# 400 processor seconds.
+# at least so often: time slices of other jobs are little beside it. A Conv on the 1000 regions of Faster R-CNN v2 (29e9) takes a
+# second of one core in float.
 _HEAVY, _WORK, _FEWEST = 1e9, 2e10, 3
 # A chunk's weights are held some six times over (graphs, files, sessions' packed copies); its activations once.
 _CHUNK_WEIGHTS = 8 * 2**20
