@@ -151,7 +151,7 @@ def _quantized(
 
     chosen = chosen_way(make, recipe, judge, any(map(is_map, begun.last)), bound)
     # What a step tried and profiled lies between blocks that live on (`return_freed`).
-    return_freed(cycles=True)
+    return_freed()
     whole, units = chosen.plan, chosen.draft.units
     costs = _costs(recipe, ready, whole, measurable=images is not None)
     prices = measured(units, costs, whole.int8) if costs is not None else estimated(units, recipe.target)
