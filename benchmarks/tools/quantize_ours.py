@@ -7,8 +7,10 @@ INT8 is the block of that name in params.yaml, as JSON: `{}`, or what is set in 
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from child import Arrays, measured
 
 from octavo.calibration.collector import collect
@@ -31,8 +33,12 @@ def calibrate(model: str, arrays: str, work: str) -> None:
     clean(graph, OnnxSource(kind="onnx", file=model).opset)
     save(graph, Path(work) / "fp32.onnx")
     feeds = Arrays(arrays, image_input(graph, None).name)
-    counted = [(file.name, feed) for place, (file, feed) in enumerate(zip(feeds.files, feeds, strict=True)) if not _held_out(place)]
-    statistics = collect(load(Path(work) / "fp32.onnx"), lambda: counted)
+
+    def counted() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        read = enumerate(zip(feeds.files, feeds, strict=True))
+        return ((file.name, feed) for place, (file, feed) in read if not _held_out(place))
+
+    statistics = collect(load(Path(work) / "fp32.onnx"), counted)
     statistics.save(Path(work) / "calibration")
 
 
