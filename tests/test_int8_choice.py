@@ -14,6 +14,7 @@ from graphs import network, run, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.calibration.collector import collect
 from octavo.errors import QuantizationError
 from octavo.evidence.layers import layer_noise, read_growth
 from octavo.graph.custom_ops import CustomOps
@@ -465,8 +466,9 @@ def test_what_cuts_nothing_is_tried_too_and_equalized_only_where_it_is_best():
 def test_which_channels_to_equalize_is_measured_once_on_the_better_cut(monkeypatch):
     asked = []
 
-    def spied(draft, plan, judge):
-        asked.append((draft.recipe.method, balanced(draft, plan, judge)))
+    def spied(draft, plan, judge, by_image, **gain):
+        assert by_image == judge.judge_by_image(draft.written(plan, judge.heads))
+        asked.append((draft.recipe.method, balanced(draft, plan, judge, by_image, **gain)))
         return asked[-1][1]
 
     monkeypatch.setattr(choice, "balanced", spied)
@@ -478,6 +480,22 @@ def test_which_channels_to_equalize_is_measured_once_on_the_better_cut(monkeypat
     assert exponents
     # Both cuts are tried with these channels equalized, and both gain here.
     assert all(tried[f"{way}, equalized"] > tried[way] + 3 for way in ("mse", "percentile"))
+
+
+def test_equalized_channels_are_looked_at_once_for_both_cuts(monkeypatch):
+    looked = []
+
+    def watched(model, samples, *, tensors):
+        looked.append(tensors)
+        return collect(model, samples, tensors=tensors)
+
+    monkeypatch.setattr("octavo.quantization.int8.draft.collect", watched)
+    model = uneven()
+    recipe = Int8(repair=False, placement="all", fidelity=50)
+    tried = quantize_static(model, statistics_of(model), recipe, IMAGES).measured["tried_db"]
+    assert {"mse, equalized", "percentile, equalized"} <= tried.keys()
+    # One for each exponent, and one for what is taken.
+    assert sum("ar" in tensors for tensors in looked) == 3
 
 
 def chosen_rows(*, side: bool = False) -> ir.Model:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft
+from octavo.quantization.int8.fitting import balance
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.noise.sensitivity import joint_noise, noise_of
@@ -206,7 +207,8 @@ def test_balancing_takes_what_measures_better_and_leaves_the_rest():
     draft = Draft(model, statistics, Int8(method="minmax"), {}, FEEDS[:4])
     judge = HeadJudge(model, ["y"], FEEDS[4:])
     plan = draft.plan()
-    better = draft.equalized_by(balanced(draft, plan, judge))
+    by_image = judge.judge_by_image(draft.written(plan, judge.heads))
+    better = draft.equalized_by(balanced(draft, plan, judge, by_image))
     assert better.growth
     noise = [judge.judge(one.written(one.plan(), judge.heads)) for one in (draft, better)]
     assert noise[1] < noise[0]
@@ -219,7 +221,40 @@ def test_balancing_takes_what_measures_better_and_leaves_the_rest():
         )
     )
     plain = Draft(even, graphs.statistics_of(even, FEEDS), Int8(method="minmax", float_heads=False), {}, FEEDS)
-    assert balanced(plain, plain.plan(), HeadJudge(even, ["y"], FEEDS)) == {}
+    assert balanced(plain, plain.plan(), HeadJudge(even, ["y"], FEEDS), [1.0] * len(FEEDS)) == {}
+
+
+def test_no_stream_is_measured_that_cannot_grow_and_none_is_tried_where_too_little_would_be_gained(monkeypatch):
+    # Two branches: of one all channels are of one size, of the other they are not.
+    sizes = np.geomspace(0.01, 1, 8).astype(np.float32).reshape(8, 1, 1, 1)
+    first = np.ones((8, 3, 1, 1), np.float32)
+    nodes = [
+        oh.make_node("Conv", ["x", "first"], ["a"], "a"),
+        oh.make_node("Conv", ["a", "even"], ["b"], "b"),
+        oh.make_node("Conv", ["x", "uneven"], ["c"], "c"),
+        oh.make_node("Conv", ["c", "back"], ["d"], "d"),
+        oh.make_node("Add", ["b", "d"], ["s"], "s"),
+        oh.make_node("Conv", ["s", "last"], ["y"], "e"),
+    ]
+    tensors = {"first": first, "even": he(GENERATOR, 4, 8, 1, 1), "uneven": he(GENERATOR, 8, 3, 1, 1) * sizes}
+    tensors |= {"back": he(GENERATOR, 4, 8, 1, 1) / sizes.reshape(1, 8, 1, 1), "last": he(GENERATOR, 4, 4, 1, 1)}
+    model = prepared(network(nodes, tensors, ["y"]))
+    draft = Draft(model, graphs.statistics_of(model, FEEDS), Int8(method="minmax", float_heads=False), {}, FEEDS)
+    plan, judge, asked = draft.plan(), HeadJudge(model, ["y"], FEEDS), []
+
+    def watched(*given, **how):
+        asked.append([names for names, _ in given[4]])
+        return joint_noise(*given, **how)
+
+    monkeypatch.setattr(balance, "joint_noise", watched)
+    by_image = judge.judge_by_image(draft.written(plan, judge.heads))
+    assert "c" in balanced(draft, plan, judge, by_image, gain=1.1)
+    assert len(asked) == 3
+    assert all(["c"] in names and ["a"] not in names for names in asked)
+    asked.clear()
+    # What the others of the network make is out of its reach.
+    assert balanced(draft, plan, judge, [100 * noise for noise in by_image], gain=1.1) == {}
+    assert len(asked) == 1
 
 
 def test_some_roundings_at_a_time_are_what_single_ones_are_and_their_sum_at_most_in_size():

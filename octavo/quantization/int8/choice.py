@@ -100,13 +100,17 @@ def chosen_way(
             # all: with those of the other the second cut measured -.4 and +.5 dB (MobileNetV2's halves) and -.1 and +.1
             # (MobileFaceNet's) against its own, for half the time. Maps gained no speed by it, and CGNet's 64 streams took 30 s;
             # on images of another kind NanoDet-m lost 4 dB.
-            exponents = balanced(best.draft, best.plan, judge)
+            exponents = balanced(best.draft, best.plan, judge, best.by_image, gain=_RISK)
             # What cuts nothing is not tried again where it measures worse (MobileFaceNet, 3 of 20 s).
             cuts = [label for label, draft in plain.items() if label == best.label or draft.recipe.method != UNCUT]
+            equalized: Draft | None = None
             for label in sorted(cuts, key=lambda label: label != best.label) if exponents else ():
-                better = plain[label].equalized_by(exponents)
-                if better.growth:
-                    attempt(f"{label}, equalized", better, better.plan())
+                other = plain[label]
+                # What the first had to look at of the equalized network holds for all of them.
+                equalized = equalized.cut_as(other) if equalized is not None else other.equalized_by(exponents)
+                if not equalized.growth:
+                    break
+                attempt(f"{label}, equalized", equalized, equalized.plan())
         label = best.label
         steps = efforts(best.draft, best.plan, judge, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
         enough = bound + _SPARE

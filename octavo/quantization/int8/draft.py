@@ -174,6 +174,12 @@ class Draft:
         other._scales, other._ranges = {}, {}
         return other
 
+    def cut_as(self, draft: Draft) -> Draft:
+        """The same draft with ranges cut as another one has them, of a tensor or of each channel."""
+        other = self.cut_by(draft.recipe)
+        other.by_channel = draft.by_channel
+        return other
+
     def rescaled(self, scales: Mapping[str, QParams]) -> Draft:
         """The same draft with scales of some more tensors taken as given."""
         return self.with_choices({**self._scales, **scales}, self._codes)

@@ -23,7 +23,7 @@ from octavo.quantization.int8.numbers.weights import bias_of, channel_axis, weig
 from octavo.quantization.int8.structure.streams import Stream, streams_of
 from octavo.quantization.int8.structure.units import Unit, readers
 
-__all__ = ["equalize"]
+__all__ = ["equalize", "spared"]
 
 # Growth of a channel; beyond it there is hardly anything in the channel but noise.
 LIMIT = 256.0
@@ -64,6 +64,17 @@ def equalize(model: ir.Model, units: list[Unit], statistics: Statistics, exponen
         for value, factors in stream.tensors.items():
             changed[value.name or ""] = changed.get(value.name or "", np.float32(1)) * growth[factors]
     return changed
+
+
+def spared(stream: Stream, units: list[Unit], statistics: Statistics, exponent: float) -> float:
+    """The share of its tensors' rounding that a stream is spared by an exponent, each of their channels counted alike: 0 where none
+    of its own grows. Others of a Concat are rounded as they were.
+    """
+    growth = _growth(stream, units, statistics, exponent)
+    if growth is None:
+        return 0.0
+    share = np.append(1 - np.square(growth, dtype=np.float64) ** -1.0, 0.0)
+    return float(np.mean(np.concatenate([share[factors] for factors in stream.tensors.values()])))
 
 
 def _growth(stream: Stream, units: list[Unit], statistics: Statistics, exponent: float) -> np.ndarray | None:
