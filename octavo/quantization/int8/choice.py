@@ -81,8 +81,7 @@ def chosen_way(
         by_image = judge.judge_by_image(draft.written(plan, judge.heads)) if judge is not None else []
         noise, typical = (float(np.mean(by_image)), _typical(by_image)) if by_image else (0.0, 0.0)
         tried[label] = db_of(typical)
-        riskier = best is not None and draft.growth and not best.draft.growth
-        if best is None or typical * (_RISK if riskier else 1.0) < best.typical * allowed:
+        if best is None or _is_better(best, draft, (noise, typical), allowed, bound if recipe.repair else None):
             best = Chosen(label, noise, typical, by_image, draft, plan, tried)
 
     for way in ways_of(recipe, maps=maps, measurable=judge is not None):
@@ -124,6 +123,27 @@ def chosen_way(
             if maps and recipe.effort == "default":
                 break
     return best
+
+
+def _is_better(best: Chosen, draft: Draft, noises: tuple[float, float], allowed: float, bound: float | None) -> bool:
+    """Whether another draft is taken instead of the best one so far.
+
+    Repair counts every image in full: a draft that is close enough so keeps all of it in INT8, and one that is not gives layers
+    back, however close it is on most of them. One of 16 photos had 8.7 dB in a DenseNet121 (random weights) by percentiles, which
+    were .04 dB better on the others: 50 of 120 layers were INT8.
+
+    Args:
+        best: so far.
+        draft: another.
+        noises: of that on average, and as `Chosen.typical`.
+        allowed: how many times the typical noise of the best it may make.
+        bound: SQNR in dB that repair will see to; None where nothing is repaired.
+    """
+    noise, typical = noises
+    riskier = bool(draft.growth) and not best.draft.growth
+    better = typical * (_RISK if riskier else 1.0) < best.typical * allowed
+    short, best_short = (bound is not None and db_of(each) < bound for each in (noise, best.noise))
+    return better if short == best_short else best_short and not riskier
 
 
 def _typical(by_image: Sequence[float]) -> float:
