@@ -6,7 +6,7 @@ import onnx.helper as oh
 import onnx_ir as ir
 import pytest
 from graphs import he, network, run, sqnr, statistics_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.graph.nodes import mish_of
@@ -97,6 +97,7 @@ SHAPES = st.sampled_from([(1, 3, 5, 7), (2, 16, 3, 1), (3, 8), (5,), (1, 12, 4)]
 
 
 @given(st.sampled_from(sorted(CURVES)), QPARAMS, QPARAMS, SHAPES)
+@settings(deadline=None)
 def test_the_table_is_what_rounding_behind_the_activation_gives(kind, before, behind, shape):
     model = network(activation(kind, "x", "y"), {}, ["y"], inputs={"x": list(shape)})
     (unit,) = units_of(model)
