@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from octavo.graph.passes.kernels.bias_apart import BiasApartPass
 from octavo.graph.passes.kernels.conv_on_columns import ConvOnColumnsPass
+from octavo.graph.passes.kernels.cubic_by_conv import CubicByConvPass
 from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.kernels.pool_by_depthwise import PoolByDepthwisePass
@@ -29,6 +30,7 @@ FORMS = (
     SpaceByPixelsPass,
     PReluByConvPass,
     MishByExpPass,
+    CubicByConvPass,
     TailOfPixelsPass,
     TailChannelsLastPass,
     RoundedLastPass,
