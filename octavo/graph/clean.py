@@ -19,6 +19,7 @@ from octavo.graph.passes.cleaning.grid_type import GridTypePass
 from octavo.graph.passes.cleaning.half_pixel_nearest import HalfPixelNearestPass
 from octavo.graph.passes.cleaning.known_sizes import KnownSizesPass
 from octavo.graph.passes.cleaning.no_identities import NoIdentitiesPass
+from octavo.graph.passes.cleaning.no_idle_moves import NoIdleMovesPass
 from octavo.graph.passes.cleaning.no_mask import NoMaskPass
 from octavo.graph.passes.cleaning.no_unused import NoUnusedPass
 from octavo.graph.passes.cleaning.node_names import NodeNamesPass
@@ -136,7 +137,16 @@ def _folded(model: ir.Model) -> list[str]:
         for edit in known:
             edit(model)
     # A mask is gone before the guard against it is looked at.
-    for edit in (PickPartPass(), SameOrderPass(), EinsumToMatMulPass(), SwappedAxesPass(), NoMaskPass(), SureSoftmaxPass()):
+    exact = (
+        PickPartPass(),
+        SameOrderPass(),
+        NoIdleMovesPass(),
+        EinsumToMatMulPass(),
+        SwappedAxesPass(),
+        NoMaskPass(),
+        SureSoftmaxPass(),
+    )
+    for edit in exact:
         edit(model)
     return [f"constant folding stopped early: {folding.problem}"] if folding.problem else []
 
