@@ -28,6 +28,7 @@ from octavo.graph.passes.forms.count_values import CountValuesPass
 from octavo.graph.passes.forms.focus_to_conv import FocusToConvPass
 from octavo.graph.passes.forms.mean_to_pool import MeanToPoolPass
 from octavo.graph.passes.forms.one_pixel import OnePixelPass
+from octavo.graph.passes.forms.plain_transposed import PlainTransposedPass
 from octavo.graph.passes.forms.shuffle_by_order import ShuffleByOrderPass
 from octavo.graph.passes.forms.zeros_to_pad import ZerosToPadPass
 from octavo.graph.passes.spelled.gelu import with_gelu
@@ -74,6 +75,7 @@ def prepared(
     ZerosToPadPass()(ready)
     PadAllAxesPass()(ready)
     ResizeAllAxesPass()(ready)
+    PlainTransposedPass()(ready)
     OnePixelPass()(ready)
     # Before the sum in it goes into a Conv.
     HardSwishPass()(ready)
