@@ -526,8 +526,45 @@ class TestFamilies:
         assert family_of(side_by_side, SMALL).name == "rtdetr"
         assert FAMILIES["rtdetr"].classes(side_by_side, SMALL) == classes
         as_corners = np.concatenate([rows[..., :2] / 2, rows[..., :2] / 2 + 0.2, rows[..., 4:]], axis=2)
+        assert family_of({"output0": as_corners}, SMALL).name == "yolov10-shares"
+        assert decoded("yolov10-shares", {"output0": as_corners}, (64, 128)).xyxy[0] == pytest.approx([32, 8, 57.6, 20.8])
+
+    def test_whole_boxes_in_pixels_by_centre_and_size_are_not_read_as_corners(self):
+        """A box of (40, 30) with 16 x 12 pixels would be one from (40, 30) to (16, 12): without area, AP 0."""
+        rows = np.zeros((1, 300, 6), np.float32)
+        rows[0, :3] = [[40, 30, 16, 12, 0.9, 1], [50, 20, 60, 40, 0.6, 0], [12, 12, 10, 10, 0.3, 2]]
+        with pytest.raises(DataError, match="centre and size in pixels(.|\n)*rtdetr-chosen"):
+            family_of({"output0": rows}, (64, 96))
+        assert family_of({"output0": rows}, (64, 96), "yolov10").name == "yolov10"
+        rows[0, 0, 2:4], rows[0, 2, 2:4] = [56, 42], [22, 22]
+        assert family_of({"output0": rows}, (64, 96)).name == "yolov10"
+
+    def test_whole_boxes_of_one_image_without_a_batch(self):
+        rows = np.array([[12, 8, 20, 12, 0.9, 1], [0, 0, 31, 31, 0.2, 0]], np.float32)
+        found = decoded("yolov10", {"detections": rows})
+        assert (found.xyxy.tolist(), found.classes.tolist()) == (rows[:, :4].tolist(), [1, 0])
+        assert decoded("yolov10-shares", {"detections": rows / [32, 32, 32, 32, 1, 1]}).xyxy == pytest.approx(rows[:, :4])
+        nothing = {"detections": rows[:0]}
+        assert len(family_of(nothing, SMALL).boxes(nothing, SMALL, 0)) == 0
+        # The score first, PaddleDetection's without their number: of no family.
         with pytest.raises(DataError, match="of no known family"):
-            family_of({"output0": as_corners}, SMALL)
+            family_of({"detections": rows[:, [5, 4, 0, 1, 2, 3]]}, SMALL)
+
+    @pytest.mark.parametrize("shaped", [lambda h, w: (1, 3, h, w, 85), lambda h, w: (1, 255, h, w), lambda h, w: (1, h, w, 3, 85)])
+    @pytest.mark.parametrize("strides", [(8, 16, 32), (16, 32)])
+    def test_maps_of_anchors_are_refused_with_the_way_out(self, shaped, strides):
+        generator = np.random.default_rng(0)
+        maps = {str(s): generator.normal(0, 2, shaped(256 // s, 320 // s)).astype(np.float32) for s in strides}
+        with pytest.raises(DataError, match="YOLOv5's kind before decoding, 3 anchors a cell with 5 . 80 numbers"):
+            family_of(maps, (256, 320))
+
+    def test_detection_output_is_refused_with_the_way_out(self):
+        rows = np.zeros((1, 1, 200, 7), np.float32)
+        rows[0, 0, :2] = [[0, 1, 0.9, 0.1, 0.2, 0.5, 0.6], [-1, 0, 0, 0, 0, 0, 0]]
+        with pytest.raises(DataError, match="DetectionOutput's rows(.|\n)*which is `chosen`"):
+            family_of({"detection_out": rows}, SMALL)
+        told = {"boxes": rows[0, ..., 3:], "scores": rows[0, ..., 2], "labels": rows[0, ..., 1].astype(np.int64)}
+        assert family_of(told, SMALL).name == "chosen-shares"
 
     @pytest.mark.parametrize("names", [("logits", "pred_boxes"), ("a", "b")])
     def test_four_classes_are_told_from_four_coordinates(self, names):
@@ -603,7 +640,7 @@ class TestFamilies:
 
     def test_suppression_that_found_nothing_is_no_query(self):
         nothing = {"output0": np.zeros((1, 300, 6), np.float32)}
-        assert [family.name for family in FAMILIES.values() if family.fits(nothing, SMALL)] == ["yolov10"]
+        assert [family.name for family in FAMILIES.values() if family.fits(nothing, SMALL)] == ["yolov10", "yolov10-shares"]
         assert family_of(nothing, SMALL, "rtdetr-chosen").name == "rtdetr-chosen"
 
     @pytest.mark.filterwarnings("error")

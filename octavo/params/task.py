@@ -71,6 +71,7 @@ DECODERS = (
     "decoded-yx",
     "decoded-yx-shares",
     "yolov10",
+    "yolov10-shares",
     "yolov10-obb",
     "rtdetr-chosen",
     "rtdetr",

@@ -62,7 +62,7 @@ FAMILIES = {
         *ssd.FAMILIES,
         *yolonas.FAMILIES,
         *decoded.FAMILIES,
-        yolov10.FAMILY,
+        *yolov10.FAMILIES,
         obb.CHOSEN,
         rtdetr.CHOSEN,
         rtdetr.FAMILY,

@@ -9,6 +9,7 @@ import numpy as np
 
 from octavo.tasks.detection.boxes import Boxes, corners
 from octavo.tasks.detection.families.yolov8 import has_cells
+from octavo.tasks.detection.families.yolov10 import ordered
 from octavo.tasks.detection.family import (
     Family,
     Size,
@@ -140,8 +141,8 @@ def _fits_chosen(outputs: Outputs, size: Size) -> bool:
     # Every query has a score; where none has, suppression has found nothing.
     found = only(outputs, 3)[0]
     found = found[found[:, 4] > 0]
-    # Right of left in every row, these would be corners in shares.
-    return len(found) > 0 and not (found[:, 2:4] > found[:, :2]).all()
+    # Right of left in nearly every row, these are corners in shares (`yolov10-shares`).
+    return len(found) > 0 and ordered(found) < 1
 
 
 def _decode_chosen(outputs: Outputs, size: Size, least: float) -> Boxes:

@@ -42,6 +42,31 @@ def classes(outputs: Outputs, size: Size) -> int:
     return _rows(outputs, size).shape[1] - 5
 
 
+def _lacks(outputs: Outputs, size: Size) -> str | None:
+    """One map a level, of three anchors a cell: 1 x 3 x h x w x (5 + c), 1 x h x w x 3 x (5 + c) or 1 x 3(5 + c) x h x w."""
+    maps = [value.shape[1:] for value in outputs.values() if value.shape[:1] == (1,)]
+    for strides in (*_STRIDES, *_RARER):
+        grids = [(-(-size[0] // stride), -(-size[1] // stride)) for stride in strides]
+        found = [_numbers(shape, grid) for grid in grids for shape in maps]
+        kinds = {numbers for numbers in found if numbers}
+        if len(maps) == len(strides) == len([numbers for numbers in found if numbers]) and len(kinds) == 1:
+            return (
+                f"they look like maps of YOLOv5's kind before decoding, {_ANCHORS} anchors a cell with 5 + {kinds.pop() - 5} "
+                "numbers, whose sizes no shape tells: let the graph decode them (YOLOv5's export.py does; YOLOv7's and its kin's "
+                "with `--grid`), so that it puts out 1 x 3n x (5 + c), which is `yolov5`"
+            )
+    return None
+
+
+def _numbers(shape: tuple[int, ...], grid: tuple[int, int]) -> int:
+    """How many an anchor has in a map of this grid; 0 in other maps."""
+    if len(shape) == 3 and shape[1:] == grid and shape[0] % _ANCHORS == 0:
+        numbers = shape[0] // _ANCHORS
+    else:
+        numbers = shape[3] if len(shape) == 4 and shape[:3] in ((_ANCHORS, *grid), (*grid, _ANCHORS)) else 0
+    return numbers if numbers > 5 else 0
+
+
 FAMILIES = in_both_units(
     Family(
         name="yolov5",
@@ -51,5 +76,6 @@ FAMILIES = in_both_units(
         fits=_fits,
         rows=located,
         classes=classes,
+        lacks=_lacks,
     )
 )

@@ -21,6 +21,17 @@ def _rows(outputs: Outputs) -> np.ndarray | None:
     return rows if found else None
 
 
+def _lacks(outputs: Outputs, size: Size) -> str | None:  # noqa: ARG001 - one signature for all families
+    """OpenVINO's and Caffe's DetectionOutput: 1 x 1 x k x 7, whose first row without a box begins with -1."""
+    rows = next(iter(outputs.values()))
+    if len(outputs) != 1 or rows.ndim != 4 or rows.shape[:2] != (1, 1) or rows.shape[3] != 7:
+        return None
+    return (
+        "they look like DetectionOutput's rows (place in the batch, class, score, corners in shares), which are not read: put out "
+        "their last four columns as 1 x k x 4, the score and the class as 1 x k, the class cast to int64, which is `chosen`"
+    )
+
+
 def _family(name: str, networks: str, layout: str, kind: int, score: int) -> Family:
     """Of rows that have their class and their score in these columns."""
 
@@ -42,7 +53,7 @@ def _family(name: str, networks: str, layout: str, kind: int, score: int) -> Fam
         rows = rows[np.nan_to_num(rows[:, score], nan=0.0) > least]
         return Boxes.of(rows[:, 1:5], rows[:, score], np.rint(np.nan_to_num(rows[:, kind])))
 
-    return Family(name=name, networks=networks, layout=layout, fits=fits, tells=tells, decode=decode, overlaps=False)
+    return Family(name=name, networks=networks, layout=layout, fits=fits, tells=tells, decode=decode, overlaps=False, lacks=_lacks)
 
 
 FAMILIES = (
