@@ -20,6 +20,7 @@ from graphs import he, network, statistics_of
 from grid_detector import grid_detector
 
 from octavo.errors import ParamsError, SourceError
+from octavo.files import sha256_file, write_json
 from octavo.graph.clean import clean
 from octavo.graph.io import load, save, weight_bytes
 from octavo.intake.described import described
@@ -29,8 +30,8 @@ from octavo.quantization.int8 import quantize_dynamic, quantize_static
 
 KEYS = {
     *("file", "bytes", "ir_version", "opset", "inputs", "outputs", "image_input", "ops", "parameters", "constants_bytes"),
-    *("quantized", "size", "size_by", "macs", "macs_unknown", "layers", "precisions", "runs", "expected", "int8", "custom_ops"),
-    *("decoder", "notes"),
+    *("quantized", "size", "size_by", "macs", "macs_unknown", "layers", "precisions", "runs", "made_for", "expected"),
+    *("int8", "custom_ops", "decoder", "notes"),
 }
 LAYER_KEYS = {"name", "op_type", "output", "macs", "parameters", "precision", "data", "weights", "note", "runs", "kernel"}
 INT8_KEYS = {"target", "refused", "layers", "nodes", "float", "later"}
@@ -164,6 +165,20 @@ def test_static_int8_files(fp32, tmp_path, form, forms):
     assert found["expected"] == {"fp32": None, "fp16": None, "int8": None}
     if form == "qdq":
         assert (found["runs"]["int8_layers"], found["runs"]["int8_layers_integer"]) == (4, 4)
+
+
+def test_kernels_of_a_file_for_another_runtime_are_said_to_be_onnx_runtime_s(fp32, tmp_path):
+    recipe = Int8(target="openvino", method="minmax", placement="all", repair=False)
+    save(quantize_static(fp32, statistics_of(fp32, images(4)), recipe).model, tmp_path / "model.onnx")
+    here = "layers in int8: 4, of which"
+    assert here in octavo("inspect", tmp_path / "model.onnx").stdout
+    manifest = {"file": "model.onnx", "files": {"model.onnx": sha256_file(tmp_path / "model.onnx")}, "target": "openvino"}
+    write_json(tmp_path / "manifest.json", manifest)
+    assert described(tmp_path / "model.onnx")["made_for"] == "openvino"
+    said = octavo("inspect", tmp_path / "model.onnx").stdout
+    assert "layers in int8: 4, for `target: openvino`, which was not run; ONNX Runtime's CPU" in said
+    assert here not in said
+    assert "unexpected:" not in said
 
 
 def test_a_dynamic_file_and_one_in_half_precision(fp32, tmp_path):

@@ -16,6 +16,8 @@ from octavo.intake.described import described
 from octavo.intake.inputs import parsed_size
 from octavo.params.grammar import Int8
 from octavo.progress import working
+from octavo.quantization.int8.structure.targets import target_of
+from octavo.quantization.report import integer_layers
 
 __all__ = ["arguments", "run"]
 
@@ -53,7 +55,7 @@ def run(chosen: argparse.Namespace) -> None:
     heading("Precision of the layers, as the file says it")
     rows = [(name, *map(_count, (one["layers"], one["macs"], one["parameters"]))) for name, one in found["precisions"].items()]
     show_table(("precision", "layers", "MACs", "parameters"), rows, right=("layers", "MACs", "parameters"))
-    _runs(found["runs"])
+    _runs(found["runs"], found["made_for"] or "cpu")
     _foreseen(found)
     heading("Layers")
     columns = ("layer", "op", "output", "MACs", "parameters", "precision", "weights", "ONNX Runtime runs", "note")
@@ -120,7 +122,7 @@ def _custom(operators: Sequence[Mapping[str, Any]]) -> None:
     show_table(("operator", "domain", "nodes", "body that runs in its place"), rows, right=("nodes",))
 
 
-def _runs(ran: Mapping[str, Any]) -> None:
+def _runs(ran: Mapping[str, Any], target: str) -> None:
     heading("What ONNX Runtime runs on this machine (its optimized graph)")
     if ran["refused"]:
         print(f"nothing: {ran['refused']}")
@@ -128,8 +130,9 @@ def _runs(ran: Mapping[str, Any]) -> None:
     rows = [(kind, sum(ops.values()), _listed(ops)) for kind, ops in ran["kernels"].items()]
     show_table(("kind", "nodes", "by op type"), rows, right=("nodes",))
     if ran["int8_layers"]:
-        print(f"of {ran['int8_layers']} layers in int8, {ran['int8_layers_integer']} run as integer kernels")
-    for odd in ran["unexpected"][:SHOWN]:
+        print(f"layers in int8: {integer_layers(ran, target)}")
+    # Where it was not made to run, nothing is.
+    for odd in ran["unexpected"][:SHOWN] if target_of(target).runs_here else ():
         print(f"unexpected: {odd['node']} ({odd['op_type']}) is {odd['decided']} and runs as {odd['runs']} ({odd['kernel']})")
 
 

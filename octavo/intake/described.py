@@ -22,6 +22,8 @@ from octavo.intake.foreseen import foreseen
 from octavo.intake.inputs import ImageInput, Sides, sides_of
 from octavo.intake.layers import by_precision, layers_at, op_name, recorded, with_kernels
 from octavo.intake.runs import CUT, Runnable
+from octavo.layout import MODEL
+from octavo.manifest import own_manifest
 from octavo.params.grammar import Int8
 from octavo.tasks.detection import FAMILIES
 
@@ -45,8 +47,9 @@ def described(
     Returns:
         `file`, `bytes` (external data included), `ir_version`, `opset`, `inputs`, `outputs`, `image_input` (null where no input
         takes an image), `ops`, `parameters`, `constants_bytes`, `quantized` (how; empty for float), `size` with `size_by`, `macs`
-        (null where no layer's is known), `macs_unknown`, `layers`, `precisions`, `runs` (what ONNX Runtime makes of it here),
-        `expected`, `int8`, `custom_ops`, `decoder`, `notes`.
+        (null where no layer's is known), `macs_unknown`, `layers`, `precisions`, `runs` (what ONNX Runtime makes of it
+        here), `made_for` (the `int8.target` of the manifest beside it; null without), `expected`, `int8`, `custom_ops`, `decoder`,
+        `notes`.
 
     Raises:
         SourceError: the file is missing, damaged or no ONNX, or has no such input, or one that takes no image.
@@ -85,6 +88,7 @@ def described(
         "layers": records,
         "precisions": by_precision(layers, records),
         "runs": runs,
+        "made_for": _made_for(path),
         **foreseen(path, plain, recipe, input_name, notes),
         "custom_ops": _custom(model, runnable),
         "decoder": _decoder(runnable, image, sides, refused),
@@ -168,6 +172,11 @@ def _decoder(runnable: Runnable, image: ImageInput | None, sides: Sides | None, 
         "others": [family.name for family in others],
         "why": "the outputs of a grey image have this layout",
     }
+
+
+def _made_for(path: Path) -> str | None:
+    manifest = own_manifest(path.parent) if path.name == MODEL else None
+    return None if manifest is None else manifest.get("target")
 
 
 def _file_bytes(path: Path, model: ir.Model) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.quantization.decisions import said
 from octavo.quantization.int8.structure.targets import target_of
 
-__all__ = ["alike", "markdown"]
+__all__ = ["alike", "integer_layers", "markdown"]
 
 # Names listed in one cell; the manifest has all.
 SHOWN = 8
@@ -79,13 +79,13 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             *([("placed by times of", str(measured["times_of"]))] if "times_of" in measured else []),
         ]
     ran = made["executed"]
-    rows.append(("layers decided INT8", _integer(ran, settings.get("target", "cpu"))))
+    rows.append(("layers decided INT8", integer_layers(ran, settings.get("target", "cpu"))))
     if "int8_share" in ran:
         rows.append(("multiplications in INT8", f"{ran['int8_share']:.1%}"))
     return rows
 
 
-def _integer(ran: Mapping[str, Any], target: str) -> str:
+def integer_layers(ran: Mapping[str, Any], target: str) -> str:
     """How many layers were decided INT8, and how many are integer kernels where that could be looked at."""
     decided, integer = ran["int8_layers"], ran["int8_layers_integer"]
     if target_of(target).runs_here:
