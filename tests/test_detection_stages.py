@@ -217,7 +217,7 @@ def test_a_resolution_that_the_graph_does_not_take(project):
     succeed("export")
     params(benchmark={"threads": [1], "rounds": 5, "resolutions": [128]})
     for stage in ("export", "validate", "benchmark"):
-        refuse(stage, "`benchmark.resolutions` has 128x128, the graph takes 64x64 alone", "dynamic")
+        refuse(stage, "`benchmark.resolutions` has 128x128, the graph takes 64x64 alone", "dynamic", "an entry of its own")
 
 
 def test_an_input_of_raw_pixels(project):

@@ -114,7 +114,7 @@ EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
         ),
         (
             {"source": EXPORTED, "benchmark": {"resolutions": [32, 64]}},
-            ["benchmark.resolutions: [64, 64] is not `input.size` [32, 32]", "`source.dynamic_size: true`"],
+            ["benchmark.resolutions: [64, 64] is not `input.size` [32, 32]", "`source.dynamic_size: true`", "an entry of its own"],
         ),
         (
             {"source": EXPORTED | {"dynamic_batch": False}, "benchmark": {"batch": [1, 8]}},

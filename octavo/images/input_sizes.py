@@ -45,7 +45,8 @@ def refuse_untaken(spec: ModelSpec, shape: Shape, items: list[Item], run: Callab
         if any(isinstance(side, int) and side != asked for side, asked in zip(sides, size, strict=True)):
             raise ParamsError(
                 f"{told}, the graph takes {'x'.join(map(str, sides))} alone",
-                "export it with dynamic height and width (`source.dynamic_size: true` for torch), or remove the resolutions",
+                "export it with dynamic height and width (`source.dynamic_size: true` for torch), give each size an entry "
+                "of its own with its own export (`<<: *name`, another `input.size`), or remove the resolutions",
             )
         for _, tensor in islice(Images(items, spec.input.at(size), "skip"), 1):
             try:

@@ -100,7 +100,8 @@ class ModelSpec(Block):
         if further and not self.source.dynamic_size:
             raise ValueError(
                 f"benchmark.resolutions: {list(further[0])} is not `input.size` {list(self.input.size)}, the only one that the "
-                "exported graph takes: set `source.dynamic_size: true`"
+                "exported graph takes: set `source.dynamic_size: true`, or give each size an entry of its own (`<<: *name`, "
+                "another `input.size`)"
             )
         if max(self.benchmark.batch) > 1 and not self.source.dynamic_batch:
             raise ValueError(
