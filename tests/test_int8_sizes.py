@@ -14,10 +14,10 @@ from octavo.graph.io import copied
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.int8.pricing.price import estimated
-from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.units import units_of
 from octavo.quantization.share import integer_share
 from octavo.runtime.shapes import fixed_shape, shape_of
+from octavo.runtime.sizes import observe_sizes
 
 GENERATOR = np.random.default_rng(2)
 WEIGHTS = {"w0": he(GENERATOR, 8, 3, 3, 3), "w1": he(GENERATOR, 8, 8, 3, 3), "w2": he(GENERATOR, 4, 8, 1, 1)}

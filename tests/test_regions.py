@@ -11,8 +11,10 @@ from octavo.graph.clean import clean
 from octavo.graph.selection import choosing, held
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
+from octavo.quantization.fp16 import quantize_fp16, verify
+from octavo.quantization.fp16.measure import compare
 from octavo.quantization.int8 import Images, quantize_static
-from octavo.quantization.int8.regions import feeds_of
+from octavo.quantization.regions import feeds_of
 from octavo.runtime.session import Session
 from octavo.runtime.shapes import fed_shape, shape_of
 
@@ -132,3 +134,22 @@ def test_the_file_looks_at_all_of_them():
     wanted, got = (np.stack([run(one, feed)["found"] for feed in fed]) for one in (held(model, ["suppress"]), cut))
     db = 10 * np.log10(np.var(wanted) / np.mean(np.square(wanted - got)))
     assert min(db, result.measured["db"]) >= result.measured["fidelity_db"]
+
+
+def test_float16_is_chosen_on_few_regions_and_its_figure_is_of_all(monkeypatch):
+    """Up to 33 runs tell where noise arises, and a round runs all samples: with all 1000 regions of a Faster R-CNN."""
+    rows: list[int] = []
+
+    def watched(reference, half, samples, *others):
+        rows.extend(len(feed["left"]) for feed in samples)
+        return compare(reference, half, samples, *others)
+
+    monkeypatch.setattr(verify, "compare", watched)
+    model, images = detector(128), feeds(2, 1)
+    result = quantize_fp16(model, samples=images)
+    # The last comparison is what the manifest has.
+    assert rows == [60, 60, BOXES, BOXES]
+    assert result.sqnr_db["found"] > 44
+    rows.clear()
+    quantize_fp16(detector(2, 96), samples=feeds(1, 1, 96))
+    assert set(rows) == {BOXES}

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from octavo.graph.macs import layers_of
 from octavo.graph.readable import readable, shapes_at
-from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.runtime.shapes import SEEN
+from octavo.runtime.sizes import observe_sizes
 
 __all__ = ["integer_share"]
 

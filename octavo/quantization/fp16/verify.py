@@ -23,6 +23,7 @@ from octavo.quantization.fp16.prepare import prepare
 from octavo.quantization.fp16.stretches import Stretch, loudest, stretches
 from octavo.quantization.fp16.watched import joined, pooled, watched
 from octavo.quantization.fp16.weights import LARGEST, NORMAL
+from octavo.quantization.regions import few_of
 from octavo.quantization.select import select
 from octavo.runtime.tensors import drop_unneeded, float_activations, read_tensors
 
@@ -114,6 +115,8 @@ def quantize_fp16(
             break
         kept |= found
     result, losses = best
+    if proof.thinned:
+        losses = _Proof.of(reference, feeds, keep_io=keep_io, thins=False).losses(result)
     _require_finite([name for name, loss in losses.items() if loss.broken])
     _require_finite(_broken_as_deployed(reference, result.model, feeds))
     measured = {name: round(loss.sqnr_db, 2) for name, loss in losses.items() if loss.comparable}
@@ -134,6 +137,7 @@ class _Proof:
         feeds: of `judged`.
         watched: the tensors of `judged` that decide, and the names that they are judged under.
         keep_io: as for `convert`.
+        thinned: few regions stand for all in `feeds` (`octavo.quantization.regions`).
     """
 
     reference: ir.Model
@@ -142,17 +146,20 @@ class _Proof:
     feeds: list[dict[str, np.ndarray]]
     watched: dict[str, str]
     keep_io: bool
+    thinned: bool
     _faults: Faults = field(default_factory=dict, repr=False)
     _values: dict[tuple[tuple[str, ...], tuple[int, ...]], list[dict[str, np.ndarray]]] = field(default_factory=dict, repr=False)
     _leading: dict[tuple[str, ...], ir.Model] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, reference: ir.Model, feeds: list[dict[str, np.ndarray]], *, keep_io: bool) -> Self:
-        """Of a prepared FP32 graph and feeds of it."""
+    def of(cls, reference: ir.Model, feeds: list[dict[str, np.ndarray]], *, keep_io: bool, thins: bool = True) -> Self:
+        """Of a prepared FP32 graph and feeds of it; of few of its regions where all are dear and `thins`."""
         choosers = choosing(reference, before_layers=False, whole_numbers=True)
         judged = held(reference, choosers)
         decide = watched(judged, [value.name or "" for value in reference.graph.outputs], joined(reference, choosers))
-        return cls(reference, judged, choosers, with_choices(reference, choosers, feeds), decide, keep_io)
+        few = few_of(reference, judged, choosers, feeds) if thins else None
+        fed = with_choices(reference, choosers, feeds, chosen_by=few)
+        return cls(reference, judged, choosers, fed, decide, keep_io, few is not None)
 
     def convert(self, kept: Mapping[str, str]) -> Fp16Result:
         """FP16 with these nodes in float32."""

@@ -36,13 +36,11 @@ from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured
 from octavo.quantization.int8.record import decided, with_halves
-from octavo.quantization.int8.regions import feeds_of
 from octavo.quantization.int8.repair import Placing
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.heads import is_map
 from octavo.quantization.int8.structure.refusals import TAIL
 from octavo.quantization.int8.structure.rows import joined, placed_by_time
-from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit
 from octavo.quantization.int8.ways import Way
@@ -50,8 +48,10 @@ from octavo.quantization.int8.without_suppression import WithoutSuppression
 from octavo.quantization.int8.writing.packed import pack_constants
 from octavo.quantization.int8.writing.qoperator import as_qoperator
 from octavo.quantization.int8.writing.short_names import shorten_names
+from octavo.quantization.regions import feeds_of
 from octavo.runtime.memory import return_freed
 from octavo.runtime.shapes import shape_of
+from octavo.runtime.sizes import observe_sizes
 
 __all__ = ["Images", "quantize_static"]
 

@@ -16,10 +16,10 @@ import onnx_ir as ir
 from octavo.graph.custom_ops.cut import reads, with_inner
 from octavo.graph.macs import macs_in
 from octavo.quantization.choices import Feeds, with_choices
-from octavo.quantization.int8.structure.sizes import observe_sizes
 from octavo.runtime.shapes import FED, SEEN, shape_of
+from octavo.runtime.sizes import observe_sizes
 
-__all__ = ["feeds_of"]
+__all__ = ["feeds_of", "few_of"]
 
 # Regions of an image at most, where all of them make more than this share of what the rest of the graph multiplies; and of images
 # that are judged by, of each of which there are as many then.
@@ -40,19 +40,29 @@ def feeds_of(complete: ir.Model, ready: ir.Model, choosers: Sequence[str], image
     Returns:
         For each list; where all regions are dear, for the first images to judge by.
     """
-    regions = _of_regions(complete, choosers) if images[0] else []
-    few = None
-    if regions:
-        observe_sizes(ready, with_choices(complete, choosers, images[0][:1])[0])
-        if _are_dear(ready):
-            few = _with_few(complete, regions)
-            images = [images[0], *(feeds[:_JUDGED] for feeds in images[1:])]
+    few = few_of(complete, ready, choosers, images[0])
+    if few is not None:
+        images = [images[0], *(feeds[:_JUDGED] for feeds in images[1:])]
     fed = [with_choices(complete, choosers, feeds, chosen_by=few) for feeds in images]
-    if not regions and fed[0]:
-        observe_sizes(ready, fed[0][0])
-    elif few is not None:
-        observe_sizes(ready, fed[0][0], FED)
+    if fed[0]:
+        observe_sizes(ready, fed[0][0], SEEN if few is None else FED)
     return fed
+
+
+def few_of(complete: ir.Model, ready: ir.Model, choosers: Collection[str], images: Sequence[Feeds]) -> ir.Model | None:
+    """FP32 with few regions in place of all, for `with_choices` to read choices from; None where all are not dear.
+
+    Where there are regions, sizes of all of them are observed on the first image (`shapes.SEEN`).
+
+    Args:
+        complete, ready, choosers: as for `feeds_of`.
+        images: feeds; of none nothing is known to be dear.
+    """
+    regions = _of_regions(complete, choosers) if images else []
+    if not regions:
+        return None
+    observe_sizes(ready, with_choices(complete, [*choosers], images[:1])[0])
+    return _with_few(complete, regions) if _are_dear(ready) else None
 
 
 def _of_regions(model: ir.Model, choosers: Collection[str]) -> list[str]:
