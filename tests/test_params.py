@@ -191,6 +191,23 @@ def test_a_missing_file_and_an_unknown_model(tmp_path):
         load_model(tmp_path / "p.yaml", "smal")
 
 
+def test_a_stage_is_not_stopped_by_mistakes_in_the_block_of_another_model(tmp_path):
+    good = project_params()["models"]["small"]
+    stray = good | {"source": good["source"] | {"file": "/elsewhere/w.onnx"}}
+    models = {"small": good, "wrong": good | {"int8": {"metod": "mse"}}, "stray": stray}
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump({"models": models}))
+    assert load_model(tmp_path / "p.yaml", "small").task.name == "classification"
+    # What is wrong in its own, or in none of them, is said, and all of it where all is asked for.
+    for name, said in (("wrong", r"models\.wrong\.int8\.metod"), ("stray", r"models\.stray\.source\.file: /elsewhere")):
+        with pytest.raises(ParamsError, match=said):
+            load_model(tmp_path / "p.yaml", name)
+    with pytest.raises(ParamsError, match=r"models\.wrong\.int8\.metod"):
+        load(tmp_path / "p.yaml")
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump({"models": models, "modles": {}}))
+    with pytest.raises(ParamsError, match="modles: unknown key"):
+        load_model(tmp_path / "p.yaml", "small")
+
+
 def test_packaged_sets_stay_inside_their_folder(tmp_path):
     (tmp_path / "s.yaml").write_text("sets: {a: [{package: p, file: f, licence: l, to: ../../x}]}")
     with pytest.raises(ParamsError, match=r"sets\.a\.0\.to: `to` '\.\./\.\./x' must stay inside"):

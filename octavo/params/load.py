@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,16 +59,19 @@ def load(path: str | Path = "params.yaml", project: str | Path | None = None) ->
             `allow_outside` does not allow; all mistakes are listed at once.
     """
     params = _read(Path(path), grammar.Params)
+    _refuse_strays(path, params, params.models, project)
+    return params
+
+
+def _refuse_strays(path: str | Path, params: grammar.Params, names: Iterable[str], project: str | Path | None = None) -> None:
+    """Refuse paths of these models that lead where params.yaml does not allow."""
     folders = [Path.cwd() if project is None else Path(project).resolve(), *params.allow_outside]
-    strays = [
-        (f"models.{name}.{key}", stray) for name, model in params.models.items() for key, stray in places.outside(model, folders)
-    ]
+    strays = [(f"models.{name}.{key}", stray) for name in names for key, stray in places.outside(params.models[name], folders)]
     if strays:
         raise ParamsError(
             f"{path}:\n" + "\n".join(f"  {key}: {stray} lies outside the project {folders[0]}" for key, stray in strays),
             f"move it there, or allow it, or a folder that holds it, at the top of {path}: `allow_outside: [{strays[0][1]}]`",
         )
-    return params
 
 
 def load_sets(path: str | Path = "data/sources.yaml") -> grammar.PackagedSets:
@@ -80,7 +83,8 @@ def load_sets(path: str | Path = "data/sources.yaml") -> grammar.PackagedSets:
     return _read(Path(path), grammar.PackagedSets)
 
 
-def _read(path: Path, schema: type[S]) -> S:
+def _read(path: Path, schema: type[S], model: str | None = None) -> S:
+    """The checked file; where `model` names one of its models, the mistakes of others alone leave it as if it were the only one."""
     root = next(iter(schema.model_fields))
     if not path.is_file():
         raise ParamsError(f"{path}: no such file", "run the stage from the project's folder, or name the file on the command line")
@@ -94,23 +98,30 @@ def _read(path: Path, schema: type[S]) -> S:
     try:
         return schema.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(schema, raw, item) for item in error.errors(include_url=False)]
+        items = error.errors(include_url=False)
+        blocks = raw.get(root)
+        others = all(item["loc"][:1] == (root,) and item["loc"][1:2] not in ((), (model,)) for item in items)
+        if others and isinstance(blocks, dict) and model in blocks:
+            return schema.model_validate(raw | {root: {model: blocks[model]}})
+        lines = [_explain(schema, raw, item) for item in items]
         raise ParamsError(
             f"{path}:\n" + "\n".join(f"  {line}" for line in lines), f"correct {path} as the lines above say"
         ) from error
 
 
 def load_model(path: str | Path, name: str) -> grammar.ModelSpec:
-    """The one model that a stage works on.
+    """The one model that a stage works on; mistakes in the blocks of others do not keep it from running.
 
     Raises:
-        ParamsError: as `load`, or params.yaml has no model of that name.
+        ParamsError: as `load`, of the file and of this model, or params.yaml has no model of that name.
     """
-    models = load(path).models
+    params = _read(Path(path), grammar.Params, name)
+    models = params.models
     if name not in models:
         near = difflib.get_close_matches(name, models, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ParamsError(f"{path} has no model {name!r}", f"{hint}it has: {', '.join(sorted(models))}")
+    _refuse_strays(path, params, [name])
     return models[name]
 
 
