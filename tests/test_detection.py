@@ -1126,6 +1126,10 @@ class TestShares:
         family = family_of(shares, self.size)
         assert family.name == f"{name}-shares"
         np.testing.assert_allclose(family.boxes(shares, self.size, 0.5).xyxy, boxes, atol=1e-4)
+        if name == "chosen":
+            apart = {key: value[..., None] if value.ndim == 2 else value for key, value in shares.items()}
+            assert family_of(apart, self.size).name == "chosen-shares"
+            np.testing.assert_allclose(family.boxes(apart, self.size, 0.5).xyxy, boxes, atol=1e-4)
         # Where nothing is found either may be asked for.
         nothing = chosen(name, boxes[:0])
         assert [family_of(nothing, self.size, asked).name for asked in (name, f"{name}-shares")] == [name, f"{name}-shares"]

@@ -15,6 +15,8 @@ __all__ = ["FAMILIES"]
 def _parts(outputs: Outputs) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """(corners, scores, classes), told apart by shape and type; None where they are others."""
     values = [value[0] for value in outputs.values() if value.ndim in (2, 3) and value.shape[0] == 1]
+    # Some keep a column for the one score, and the one label, of a box.
+    values = [value[:, 0] if value.ndim == 2 and value.shape[1] == 1 else value for value in values]
     boxes = [value for value in values if value.ndim == 2 and value.shape[1] in (4, 5)]
     whole = [value for value in values if value.ndim == 1 and np.issubdtype(value.dtype, np.integer)]
     scores = [value for value in values if value.ndim == 1 and np.issubdtype(value.dtype, np.floating)]
@@ -41,7 +43,7 @@ FAMILIES = in_both_units(
     Family(
         name="chosen",
         networks="RT-DETR, D-FINE, DEIM exported with their post-processing, MMDeploy's detectors",
-        layout="1 x k x 4 boxes (corners, pixels of the input), 1 x k scores, 1 x k labels (integers); or 1 x k x 5 boxes with "
+        layout="1 x k x 4 boxes (corners, pixels of the input), 1 x k (x 1) scores and labels (integers); or 1 x k x 5 boxes with "
         "their scores, 1 x k labels",
         fits=_fits,
         decode=_decode,
