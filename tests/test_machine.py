@@ -133,6 +133,13 @@ class TestFloat16:
         assert timed.keys() == {"fp32", "fp16"}
         assert peak_memory_mib(half, FEEDS, provider="cpu", threads=1) > 10
 
+    def test_its_memory_is_not_that_of_the_process_that_asks(self, half):
+        """All variants had the benchmark's own peak, in which all of them are loaded."""
+        alone = peak_memory_mib(half, FEEDS, provider="cpu", threads=1)
+        held = np.ones(400 << 20, np.uint8)
+        assert held.all()
+        assert peak_memory_mib(half, FEEDS, provider="cpu", threads=1) < alone + 100
+
     def test_what_float16_cannot_hold_is_found(self, half):
         with pytest.raises(ModelRunError, match="holds (NaN|infinity) on it"):
             Session(half).run_finite({"image": FEEDS["image"] * np.float32(1e6)}, "it")
