@@ -27,9 +27,9 @@ EXPONENTS = (0.3, 0.6)
 _TRIED = 8
 # A stream's noise has to fall to this share of what it was, and streams with less than this share of all streams' are left alone.
 _WORTH, _SMALL = 0.8, 0.005
-# The share of what is asked of equalizing that must be in sight, and that streams, each by itself, must have been measured to bring.
-# Both are rough: of MobileNetV2's noise their sum says .23, and .25 goes; a small network of uneven channels could spare .84 of what
-# is asked by count, and spares more than all of it.
+# The share of what is asked of equalizing that must be in sight, and that streams, each by itself, must have been measured to
+# bring. Both are rough: of MobileNetV2's noise their sum says .23, and .25 goes; a small network of uneven channels could spare .84
+# of what is asked by count, and spares more than all of it.
 _SURE = 0.5
 
 
