@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import graphs
@@ -313,6 +314,36 @@ def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
     assert all(found <= fooled for fooled, found in unseen_noise)
     fooled, found = np.sum(unseen_noise, axis=0)
     assert found < fooled * 0.5
+
+
+def test_a_range_that_is_many_times_too_wide_is_found():
+    model = prepared(uneven())
+    draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+    plan = draft.plan()
+    judges = HeadJudge(model, ["y"], CALIBRATION[:4]), HeadJudge(model, ["y"], HELD_OUT)
+    name = next(node for node in model.graph if node.name == "depth").inputs[0].name
+    names = next(names for names in cuts.sharing(plan) if name in names)
+    wide = cuts._stretched(plan.scales[name], 6.0)
+    found = searched_scales(model, replace(plan, scales={**plan.scales, **dict.fromkeys(names, wide)}), *judges)
+    assert found[name].scale < 0.3 * wide.scale
+
+
+def test_held_out_images_tell_how_far_a_range_is_searched_too(monkeypatch):
+    model = prepared(uneven())
+    draft = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
+    plan = draft.plan()
+    mine, others = HeadJudge(model, ["y"], CALIBRATION[:4]), HeadJudge(model, ["y"], HELD_OUT)
+
+    def noise(stretch, judge, names, chosen, *, below=np.inf):
+        # Calibration images would stop at once, and the others gain far more than these lose.
+        factor = float(chosen.scale / plan.scales[names[0]].scale)
+        told = 1e-3 * factor if judge is mine else 1e-2 / factor**2
+        return told if told < below else np.inf
+
+    monkeypatch.setattr(cuts._Stretch, "noise", noise)
+    found = searched_scales(model, plan, mine, others)
+    assert found
+    assert all(1.4 < chosen.scale / plan.scales[name].scale < 2.8 for name, chosen in found.items())
 
 
 def test_ranges_do_not_depend_on_where_the_network_is_entered(monkeypatch):
