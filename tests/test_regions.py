@@ -11,7 +11,7 @@ from octavo.graph.clean import clean
 from octavo.graph.selection import choosing, held
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
-from octavo.quantization.fp16 import quantize_fp16, verify
+from octavo.quantization.fp16 import proof, quantize_fp16
 from octavo.quantization.fp16.measure import compare
 from octavo.quantization.int8 import Images, quantize_static
 from octavo.quantization.regions import feeds_of
@@ -144,7 +144,7 @@ def test_float16_is_chosen_on_few_regions_and_its_figure_is_of_all(monkeypatch):
         rows.extend(len(feed["left"]) for feed in samples)
         return compare(reference, half, samples, *others)
 
-    monkeypatch.setattr(verify, "compare", watched)
+    monkeypatch.setattr(proof, "compare", watched)
     model, images = detector(128), feeds(2, 1)
     result = quantize_fp16(model, samples=images)
     # The last comparison is what the manifest has.
