@@ -270,6 +270,23 @@ def test_some_roundings_at_a_time_are_what_single_ones_are_and_their_sum_at_most
     assert none == unknown == 0
 
 
+def test_roundings_that_all_stand_behind_a_head_leave_it_as_it_is():
+    """Nothing was run before the first of them that would have told what that head puts out."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["early"], "first"),
+        oh.make_node("Conv", ["x", "v"], ["c"], "second"),
+        oh.make_node("Relu", ["c"], ["r"], "relu"),
+        oh.make_node("Conv", ["r", "u"], ["late"], "last"),
+    ]
+    tensors = {"w": he(GENERATOR, 4, 3, 1, 1), "v": he(GENERATOR, 4, 3, 3, 3), "u": he(GENERATOR, 4, 4, 1, 1)}
+    model = prepared(network(nodes, tensors, ["early", "late"]))
+    draft = Draft(model, graphs.statistics_of(model, FEEDS), Int8(method="minmax"), {}, FEEDS)
+    plan, judge = draft.plan(), HeadJudge(model, ["early", "late"], FEEDS)
+    alone = noise_of(model, plan, judge, FEEDS)
+    found = joint_noise(model, plan, judge, FEEDS, [(["r"], []), ([], ["last"])])
+    assert found == [alone.tensors["r"], alone.weights["last"]]
+
+
 def test_a_rounding_that_leaves_no_number_is_the_worst_there_is():
     """Below zero before a square root, where what rounding shifts on average is taken off again."""
     nodes = [

@@ -238,8 +238,9 @@ def _noise(
     every = [list(dict.fromkeys(key for place in part for key in sets[place])) for part in parts]
     changed = [graph.changed(keys) for keys in every]
     held: list[Mapping[str, np.ndarray]] = list(samples)
-    # What was made before a stretch is held as well.
+    # What was made before a stretch is held as well, but for the first, before which nothing was run.
     later = [{name for name in graph.heads if graph.place((TENSOR, name)) >= begin[part[0]]} for part in parts]
+    later[0] = {name for name in graph.heads if name not in samples[0]}
     branches = any(not names <= set(heads) for names, heads in zip(later, changed, strict=True))
     exact = _exact_heads(graph, samples) if branches else [{} for _ in samples]
     # Before the first rounding there may be nodes as well: a Cast of raw pixels, say.
