@@ -316,6 +316,27 @@ def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
     assert found < fooled * 0.5
 
 
+def test_what_images_live_by_that_are_not_searched_on_is_not_cut():
+    """An image's mean is one value: on the calibration images that are searched on, and on those held out, others' lie far beyond."""
+    random = np.random.default_rng(5)
+    nodes = [
+        oh.make_node("GlobalAveragePool", ["x"], ["pooled"], "pool"),
+        oh.make_node("Flatten", ["pooled"], ["flat"], "flatten"),
+        oh.make_node("Gemm", ["flat", "w"], ["y"], "last"),
+    ]
+    model = network(nodes, {"w": random.standard_normal((3, 10)).astype(np.float32)}, ["y"])
+
+    def images(count: int, size: float) -> list[dict[str, np.ndarray]]:
+        values = size * random.standard_normal((count, 3, 1, 1)) + 0.01 * random.standard_normal((count, 3, 16, 16))
+        return [{"x": value[None].astype(np.float32)} for value in values]
+
+    dim, bright, held_out = images(20, 1), images(4, 30), images(8, 1)
+    statistics, recipe = graphs.statistics_of(model, [*dim, *bright]), Int8(effort="high", placement="all")
+    result = quantize_static(model, statistics, recipe, Images([*dim, *bright], held_out))
+    wanted, got = (np.concatenate([run(one, feeds)["y"] for feeds in bright]) for one in (model, result.model))
+    assert np.square(wanted - got).mean() < 0.01 * np.square(wanted).mean()
+
+
 def test_a_range_that_is_many_times_too_wide_is_found():
     model = prepared(uneven())
     draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)

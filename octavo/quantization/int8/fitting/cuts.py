@@ -40,7 +40,15 @@ _SMALL = 0.002
 _STRETCHES = 6
 
 
-def searched_scales(model: ir.Model, plan: Plan, judge: Judge, others: Judge, fixed: Set[str] = frozenset()) -> dict[str, QParams]:
+def searched_scales(
+    model: ir.Model,
+    plan: Plan,
+    judge: Judge,
+    others: Judge,
+    fixed: Set[str] = frozenset(),
+    *,
+    weights: Sequence[float] | None = None,
+) -> dict[str, QParams]:
     """Scales that measure better.
 
     Args:
@@ -49,21 +57,22 @@ def searched_scales(model: ir.Model, plan: Plan, judge: Judge, others: Judge, fi
         judge: of the network's heads on calibration images.
         others: the same on images that the statistics were not made from.
         fixed: tensors whose range is given; so are those that share it.
+        weights: how much each of `judge`'s samples counts; all alike without.
 
     Returns:
         The scales that changed.
     """
-    scales = plan.scales
+    scales, weighed = plan.scales, {judge: weights}
     graph = FloatGraph(model, plan, {}, judge.heads)
     groups = [names for names in sharing(plan) if fixed.isdisjoint(names)]
     groups.sort(key=lambda names: _begin(graph, names))
     start: list[float] = []
-    for stretch in _stretches(graph, groups, [judge]):
+    for stretch in _stretches(graph, groups, [judge], weighed):
         start += [stretch.noise(judge, names, scales[names[0]]) for names in stretch.groups]
     loud = [names for names, before in zip(groups, start, strict=True) if before >= _SMALL * sum(start)]
     before = dict(zip(map(tuple, groups), start, strict=True))
     found: dict[str, QParams] = {}
-    for stretch in _stretches(graph, loud, [judge, others]):
+    for stretch in _stretches(graph, loud, [judge, others], weighed):
         for names in stretch.groups:
             chosen = _searched(stretch, names, scales[names[0]], judge=judge, others=others, before=before[tuple(names)])
             if chosen is not None:
@@ -99,7 +108,9 @@ def _begin(graph: FloatGraph, names: Sequence[str]) -> int:
     return min(graph.place((TENSOR, name)) for name in names)
 
 
-def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[Judge]) -> Iterator[_Stretch]:
+def _stretches(
+    graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[Judge], weighed: Mapping[Judge, Sequence[float] | None]
+) -> Iterator[_Stretch]:
     """The network from the first of some tensors on, for a part of them after the other, with what FP32 has there."""
     if not groups:
         return
@@ -111,7 +122,7 @@ def _stretches(graph: FloatGraph, groups: Sequence[list[str]], judges: Sequence[
         begin = _begin(graph, following[0]) if following is not None else 0
         wanted = graph.border(begin) if following is not None else []
         made = [name for name in wanted if name not in held[0][0]]
-        stretch = _Stretch(graph, part, nodes, dict(zip(judges, held, strict=True)), also=made)
+        stretch = _Stretch(graph, part, nodes, dict(zip(judges, held, strict=True)), also=made, weighed=weighed)
         yield stretch
         if following is not None:
             held = [[stretch.handed_on(values, wanted, made) for values in images] for images in held]
@@ -135,8 +146,9 @@ class _Stretch:
         held: Mapping[Judge, Sequence[Mapping[str, np.ndarray]]],
         *,
         also: Sequence[str],
+        weighed: Mapping[Judge, Sequence[float] | None],
     ) -> None:
-        self.groups, self.held = groups, held
+        self.groups, self.held, self.weighed = groups, held, weighed
         first = next(iter(held.values()))[0]
         scales = {name: graph.plan.scales[name] for names in groups for name in names}
         # Heads are read behind their own rounding.
@@ -155,8 +167,9 @@ class _Stretch:
             made = self._run(values, list(self.heads.values()), given)
             return {**values, **{name: made[behind] for name, behind in self.heads.items()}}
 
-        by_image = judge.noise_below(in_lanes(heads, self.held[judge]), below)
-        return math.inf if by_image is None else float(np.mean(by_image))
+        weights = self.weighed.get(judge)
+        by_image = judge.noise_below(in_lanes(heads, self.held[judge]), below, weights)
+        return math.inf if by_image is None else float(np.average(by_image, weights=weights))
 
     def handed_on(self, values: Mapping[str, np.ndarray], wanted: Sequence[str], made: Sequence[str]) -> dict[str, np.ndarray]:
         """What the next stretch reads of FP32 on one image: copies, as an array of ONNX Runtime's keeps all memory of a session."""
