@@ -1,12 +1,19 @@
 """Freed memory goes back to the system."""
 
 import ctypes
+import gc
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
+from test_int8_choice import CALIBRATION, statistics_of, uneven
 
+from octavo.graph.prepared import prepared
+from octavo.params.grammar import Int8
+from octavo.quantization.int8.draft import Draft
+from octavo.runtime import tensors
 from octavo.runtime.memory import return_freed
 
 pytestmark = pytest.mark.skipif(
@@ -29,3 +36,19 @@ def test_what_was_freed_between_blocks_that_live_on_goes_back():
     return_freed()
     assert full - resident() > 50 << 20
     assert all(block.all() for block in living)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_large_networks_were_written_as_before_is_let_go(monkeypatch, large):
+    monkeypatch.setattr(tensors, "_LARGE", 0 if large else 1 << 20)
+    model = prepared(uneven())
+    draft = Draft(model, statistics_of(model), Int8(method="minmax"), {}, CALIBRATION)
+    plan = draft.plan()
+    gc.disable()
+    try:
+        written = weakref.ref(draft.written(plan, ["y"]).graph)
+        assert written() is not None, "or nothing is tested"
+        draft.written(plan, ["y"])
+        assert (written() is None) == large
+    finally:
+        gc.enable()

@@ -17,10 +17,21 @@ import onnx_ir as ir
 
 from octavo.errors import ModelRunError
 from octavo.runtime.mapped import MappedConstants
+from octavo.runtime.memory import return_freed
 from octavo.runtime.session import Session
 from octavo.runtime.shapes import shape_of
 
-__all__ = ["Group", "bytes_of", "drop_unneeded", "float_activations", "group_names", "images_within", "open_groups", "read_tensors"]
+__all__ = [
+    "Group",
+    "bytes_of",
+    "drop_unneeded",
+    "float_activations",
+    "group_names",
+    "images_within",
+    "open_groups",
+    "read_tensors",
+    "return_unheld",
+]
 
 # A tensor of which the graph does not tell how many sizes it has counts as this many bytes, and so does a map of open height and
 # width. Of others with open sizes the first counts as this, of rows that values choose (boxes), and any behind it.
@@ -150,7 +161,7 @@ def open_groups(
         OutputError: the system's temporary folder has no room for the model.
     """
     constants = MappedConstants(_SMALL)
-    large = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _LARGE
+    large = _is_large(model)
     light = constants.without(model)
     del model
     if large:
@@ -231,6 +242,23 @@ def _let_go(node: ir.Node) -> None:
         for inner in ir.traversal.RecursiveGraphIterator(branch):
             for place in range(len(inner.inputs)):
                 inner.replace_input_with(place, None)
+
+
+def return_unheld(model: ir.Model) -> None:
+    """Give the system back what graphs hold that nobody holds any more, where a model has weights for which that is worth its time.
+
+    Their nodes and values are cycles, which lie in memory until they are looked for, with whatever weights each has of its own: of
+    a face network of 174 MB every placement that was measured left some 200 MB, 2.2 GB in the end.
+
+    Args:
+        model: what such graphs were made of.
+    """
+    if _is_large(model):
+        return_freed(cycles=True)
+
+
+def _is_large(model: ir.Model) -> bool:
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _LARGE
 
 
 def _values(model: ir.Model) -> dict[str, ir.Value]:

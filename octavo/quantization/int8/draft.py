@@ -30,7 +30,7 @@ from octavo.quantization.int8.structure.rows import activated
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.quantization.int8.writing.layouts import LAYOUTS
-from octavo.runtime.tensors import drop_unneeded, images_within
+from octavo.runtime.tensors import drop_unneeded, images_within, return_unheld
 
 __all__ = ["SHIFTED", "Draft", "Plan"]
 
@@ -221,6 +221,8 @@ class Draft:
 
     def written(self, plan: Plan, heads: Sequence[str] | None = None) -> ir.Model:
         """The QDQ graph of a plan; with `heads`, one that puts these tensors out instead of the graph's outputs."""
+        # What was written before is a graph that mostly nobody holds any more.
+        return_unheld(self.model)
         outputs = list(self.model.graph.outputs)
         try:
             if heads is not None:
