@@ -22,6 +22,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, in_float, placed, quantize_static, static
 from octavo.quantization.int8.in_float import speeds_of
 from octavo.quantization.int8.pricing.costs import Cost, CostTable
+from octavo.quantization.int8.recut import Ranged, recut
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.verification import verified
 from octavo.runtime.noise import sqnr_db
@@ -262,8 +263,10 @@ def test_layers_that_float16_brings_below_the_mark_are_float32(tmp_path, cost, s
     assert sqnr_db(sum(np.square(a).sum() for a, _ in pairs), sum(np.square(a - b).sum() for a, b in pairs)) > 24
 
 
-def test_where_repair_leaves_hardly_anything_in_int8_weights_alone_are_rounded(tmp_path):
+def test_where_repair_leaves_hardly_anything_in_int8_weights_alone_are_rounded(tmp_path, monkeypatch):
     """The Gemm has nearly all that INT8 saves, and what it reads makes nearly all noise: what is left of INT8 serves nobody."""
+    recuts: list[Ranged] = []
+    monkeypatch.setattr(placed, "recut", lambda found, *given: recuts.append(found) or recut(found, *given))
     costs = quantized(fidelity=10.0).costs
     for most, taken in ((200.0, "float"), (10.0, "int8")):
         gains = {kind: most if "Gemm" in kind else 3.0 if "Conv" in kind else 0.3 for kind in costs.units}
@@ -271,6 +274,8 @@ def test_where_repair_leaves_hardly_anything_in_int8_weights_alone_are_rounded(t
         replace(costs, units=units, speeds={}).save(tmp_path / "costs.json")
         result = quantized(fidelity=23.0, placement=f"table:{tmp_path / 'costs.json'}")
         assert precisions(result) == {"float"} | {taken}
+        # Ranges of what goes back to float are not chosen again.
+        assert len(recuts) == (1 if taken == "float" else 2)
         assert result.measured["all_int8_db"] < 23 <= result.measured["db"]
         if taken == "float":
             why = result.measured["in_float"]

@@ -29,7 +29,7 @@ from octavo.runtime.mapped import session_of
 from octavo.runtime.session import Session
 from octavo.runtime.timing import Latency, interleaved
 
-__all__ = ["Served", "in_float", "name_of", "served_by", "speeds_of"]
+__all__ = ["Served", "in_float", "name_of", "saves_little", "served_by", "speeds_of"]
 
 # Below this share of FP32's speed a file is slower; what lies between it and 1 may be the timer's noise.
 _SLOWER = 0.95
@@ -94,7 +94,7 @@ def served_by(
     costs, why, wanted = found.costs, "", 10 ** (-wanted_db / 10)
     if db_of(found.noise) < wanted_db:
         why = "none of the measured placements with INT8 in them is close enough to FP32"
-    elif saved < _SAVES:
+    elif saves_little(saved):
         why = f"once it is close enough to FP32, INT8 saves {max(saved, 0.0):.1%} of float's time, by prices"
     elif costs is not None:
         other = in_float(draft, whole, "", _heavy(whole)) if rival else None
@@ -113,6 +113,11 @@ def served_by(
         if not layers or db_of(noise) >= wanted_db:
             return Served(plan, noise, costs, why)
     return replace(found, costs=costs)
+
+
+def saves_little(saved: float) -> bool:
+    """Whether a placement saves too little of float's time, a share by prices (`Placing.saved`), to be kept."""
+    return saved < _SAVES
 
 
 def _with_speeds(

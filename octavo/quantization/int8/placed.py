@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import Chosen
+from octavo.quantization.int8.draft import Plan
+from octavo.quantization.int8.in_float import saves_little
 from octavo.quantization.int8.noise.fidelity import are_masks, least_of
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
@@ -120,7 +122,14 @@ class _How:
             settled = placing.settled(plan, (left, noise), judge, alone, (wanted, 10 ** (-least / 10)))
             left, noise, plan = settled.noise, settled.heads, settled.plan
             record |= settled.record(self.bound)
-        ranged = recut(Ranged(chosen.draft, plan, noise), judge, wanted, ways)
+        ranged = Ranged(chosen.draft, plan, noise)
+        if not self._goes_to_float(placing, plan):
+            ranged = recut(ranged, judge, wanted, ways)
         if ranged.ranges:
             record["chosen"] += f", as placed {ranged.ranges}"
         return Placed(ranged, placing, alone, record, left if ranged.plan is plan else ranged.noise)
+
+    def _goes_to_float(self, placing: Placing, plan: Plan) -> bool:
+        """Whether a placement saves so little that `in_float.served_by` gives all of it back, whatever its ranges."""
+        served = self.recipe.repair and self.recipe.format == "qdq" and placing.chained
+        return served and saves_little(placing.saved(plan))
