@@ -29,7 +29,7 @@ from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weight
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
 from octavo.quantization.int8.noise.head_judge import HeadJudge
-from octavo.quantization.int8.noise.sensitivity import images_worth
+from octavo.quantization.int8.noise.sensitivity import images_worth, joint_noise, roundings_worth
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.tensors import open_groups
 
@@ -301,6 +301,44 @@ def test_a_range_that_was_cut_too_much_is_found_and_widened(settings):
     assert name not in searched_scales(model, plan, judge, unseen, fixed={name})
 
 
+def test_ranges_of_the_loudest_tensors_alone_are_searched_where_few_may_be(monkeypatch):
+    model = prepared(uneven())
+    draft = Draft(model, statistics_of(model), Int8(method="percentile", percentile=90), {}, CALIBRATION)
+    plan = draft.plan()
+    judges = HeadJudge(model, ["y"], CALIBRATION[:4]), HeadJudge(model, ["y"], HELD_OUT)
+    groups = sorted(cuts.sharing(plan))
+    own = dict(
+        zip(
+            map(tuple, groups), joint_noise(model, plan, judges[0], CALIBRATION[:4], [(names, ()) for names in groups]), strict=True
+        )
+    )
+    loudest = sorted(own, key=own.__getitem__, reverse=True)
+    searched: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cuts, "_searched", lambda stretch, names, *_, **__: searched.append(tuple(names)))
+    share = own[loudest[1]] / sum(own.values())
+    for bounds, count in (({}, len(loudest)), ({"most": 1}, 1), ({"share": share * 0.99}, 2), ({"share": share * 1.01}, 1)):
+        searched.clear()
+        searched_scales(model, plan, *judges, **bounds)
+        assert set(searched) == {names for names in loudest[:count] if own[names] >= 0.002 * sum(own.values())}
+
+
+@pytest.mark.parametrize("effort", ["default", "high"])
+@pytest.mark.parametrize("far", [False, True])
+def test_far_from_what_is_wanted_few_ranges_are_searched(monkeypatch, far, effort):
+    model = uneven()
+    statistics, images = statistics_of(model), Images(CALIBRATION, HELD_OUT)
+    plain = quantize_static(model, statistics, Int8(placement="all", repair=False, effort=effort), images).measured["tried_db"]
+    bounds: list[dict[str, object]] = []
+    monkeypatch.setattr("octavo.quantization.int8.fitting.effort.searched_scales", lambda *_, **how: bounds.append(how) or {})
+    # Equalized channels come nearer than the plain ones.
+    monkeypatch.setattr("octavo.quantization.int8.choice.balanced", lambda *_, **__: {})
+    best = max(plain[way] for way in ("mse", "percentile", "minmax"))
+    recipe = Int8(placement="all", effort=effort, fidelity=best + (11 if far else 9))
+    quantize_static(model, statistics, recipe, images)
+    assert [how["share"] for how in bounds] == [0.05 if far and effort == "default" else cuts.SMALL]
+    assert (bounds[0]["most"] is None) == (effort == "high")
+
+
 def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
     unseen_noise = []
     for seed in range(5, 9):
@@ -317,7 +355,7 @@ def test_a_range_that_only_a_few_images_could_do_without_is_not_cut():
 
 
 def test_what_images_live_by_that_are_not_searched_on_is_not_cut():
-    """An image's mean is one value: on the calibration images that are searched on, and on those held out, others' lie far beyond."""
+    """An image's mean is one value: others' lie far beyond those of the calibration images searched on, and of those held out."""
     random = np.random.default_rng(5)
     nodes = [
         oh.make_node("GlobalAveragePool", ["x"], ["pooled"], "pool"),
@@ -464,6 +502,7 @@ class TestImagesWorth:
         assert images_worth(self.wide(128, 64), 100, 16) == 8
         assert images_worth(self.wide(128, 64), 500, 16) == 3
         assert images_worth(self.wide(128, 64), 5000, 16) == 2
+        assert [roundings_worth(self.wide(128, 64), images) for images in (1, 2, 10**9)] == [1986, 993, 1]
 
     def test_large_tensors_leave_one(self):
         # 4 MB in one tensor.

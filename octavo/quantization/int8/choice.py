@@ -34,6 +34,9 @@ _HIDDEN = 10**0.1
 # all that calibration saw, by how much is chance, and it alone would decide: of a network that tells how pages lie one image of 16
 # made 1500 times the median's noise; the way so chosen has 21.9 dB on other images, this one 23.8. Repair counts it in full.
 _FAR = 16.0
+# How many dB below what is enough all ranges are still searched. Where more is missing no search brings it, and layers go back to
+# float: but for the few that make most of the noise it took a third of all time and found next to nothing (docs/int8-tried.md).
+_REACH = 10.0
 # Held-out images that rounded weights are told apart on, and how much less noise they must make: below that chance decides, too.
 _WEIGHED, _LESS = 2, 10**0.2
 
@@ -111,7 +114,8 @@ def chosen_way(
                     break
                 attempt(f"{label}, equalized", equalized, equalized.plan())
         label = best.label
-        steps = efforts(best.draft, best.plan, judge, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto")
+        far = recipe.effort == "default" and db_of(best.typical) < bound - _REACH
+        steps = efforts(best.draft, best.plan, judge, best.draft.samples, maps=maps, ranges_given=recipe.method != "auto", far=far)
         enough = bound + _SPARE
         while _worth_more(recipe, db_of(best.typical) < enough) and (step := next(steps, None)) is not None:
             what, draft = step

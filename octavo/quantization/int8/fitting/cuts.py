@@ -27,7 +27,7 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.structure.units import ONE_SCALE
 from octavo.runtime.lanes import in_lanes
 
-__all__ = ["searched_scales", "sharing"]
+__all__ = ["SMALL", "searched_scales", "sharing"]
 
 # Each range is multiplied by these, away from 1 as long as it gets better. Percentiles leave a depthwise layer's ReLU6 half of what
 # it needs, and a residual sum with one large pixel in few images seven times too much (MobileNetV2).
@@ -35,7 +35,7 @@ _WIDER, _NARROWER = (1.25, 1.5, 2.0, 2.7), (0.85, 0.7, 0.55, 0.4, 0.28, 0.2, 0.1
 # Noise has to fall to this share of what it was: less is a chance of few images.
 _WORTH = 0.95
 # Tensors that make up less than this share of all noise are left alone.
-_SMALL = 0.002
+SMALL = 0.002
 # Sessions.
 _STRETCHES = 6
 
@@ -48,6 +48,8 @@ def searched_scales(
     fixed: Set[str] = frozenset(),
     *,
     weights: Sequence[float] | None = None,
+    share: float = SMALL,
+    most: int | None = None,
 ) -> dict[str, QParams]:
     """Scales that measure better.
 
@@ -58,6 +60,8 @@ def searched_scales(
         others: the same on images that the statistics were not made from.
         fixed: tensors whose range is given; so are those that share it.
         weights: how much each of `judge`'s samples counts; all alike without.
+        share: of all noise, from which on a tensor's range is searched.
+        most: tensors whose range is searched, those with the most noise; all without.
 
     Returns:
         The scales that changed.
@@ -69,8 +73,10 @@ def searched_scales(
     start: list[float] = []
     for stretch in _stretches(graph, groups, [judge], weighed):
         start += [stretch.noise(judge, names, scales[names[0]]) for names in stretch.groups]
-    loud = [names for names, before in zip(groups, start, strict=True) if before >= _SMALL * sum(start)]
     before = dict(zip(map(tuple, groups), start, strict=True))
+    loudest = sorted(before, key=before.__getitem__, reverse=True)[:most]
+    searched = {names for names in loudest if before[names] >= share * sum(start)}
+    loud = [names for names in groups if tuple(names) in searched]
     found: dict[str, QParams] = {}
     for stretch in _stretches(graph, loud, [judge, others], weighed):
         for names in stretch.groups:

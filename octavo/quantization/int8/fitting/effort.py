@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from octavo.quantization.int8.draft import Draft, Feeds, Plan
-from octavo.quantization.int8.fitting.cuts import searched_scales
+from octavo.quantization.int8.fitting.cuts import SMALL, searched_scales
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.noise.judge import Judge
-from octavo.quantization.int8.noise.sensitivity import images_worth
+from octavo.quantization.int8.noise.sensitivity import images_worth, roundings_worth
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.runtime.tensors import images_within
 
@@ -31,6 +31,8 @@ ROUNDED = "rounded"
 _VECTORS, _MAPS = 8, 2
 # How often the network runs on an image for each range, about: as it is, narrower and wider, and on held-out images.
 _TRIES = 4
+# The share of all noise from which on a tensor's range is searched where the network is far from what is wanted.
+_LOUD = 0.05
 # Images that layers are fitted to where heads are maps: they have many positions (NanoDet-m gains 1.2 dB with 8, 1.5 with 32).
 _FITTED_MAPS = 8
 # Bytes of tensors of the other calibration images that searched ranges are tried on, and how many times the noise of the ranges
@@ -39,7 +41,7 @@ _BYTES, _CUT = 3e9, 2.0
 
 
 def efforts(
-    draft: Draft, plan: Plan, judge: Judge, samples: Sequence[Feeds], *, maps: bool, ranges_given: bool
+    draft: Draft, plan: Plan, judge: Judge, samples: Sequence[Feeds], *, maps: bool, ranges_given: bool, far: bool = False
 ) -> Iterator[tuple[str, Draft]]:
     """Ways to quantize better than a plan.
 
@@ -50,6 +52,7 @@ def efforts(
         samples: feeds of calibration images: what is fitted is fitted to these, and has to be judged on others.
         maps: whether heads have more than one position.
         ranges_given: the user chose a method: ranges are its.
+        far: the network is too far from what is wanted for ranges to bring it there: those of the loudest alone are searched.
 
     Yields:
         (what was done, the draft that does it).
@@ -71,14 +74,18 @@ def efforts(
         return
     few = _MAPS if maps else images_worth(draft.model, _TRIES * len(plan.scales), _VECTORS)
     held_out = judge.samples if few == _VECTORS else judge.samples[: few if maps else 2 * few]
-    scales = _searched(draft, plan, judge.on(draft.model, samples[:few]), judge.on(draft.model, held_out), samples[few:])
+    judges = judge.on(draft.model, samples[:few]), judge.on(draft.model, held_out)
+    most = roundings_worth(draft.model, _TRIES * few) if recipe.effort == "default" else None
+    scales = _searched(draft, plan, judges, samples[few:], share=_LOUD if far else SMALL, most=most)
     if scales:
         # Codes hardly depend on how an input is cut: fitting them again measured no better (EfficientNet-Lite0 25.97 dB
         # against 26.27, MobileNetV2 23.94 against 24.00).
         yield f"{ROUNDED}, ranges", draft.with_choices(scales, codes)
 
 
-def _searched(draft: Draft, plan: Plan, judge: Judge, others: Judge, unseen: Sequence[Feeds]) -> dict[str, QParams]:
+def _searched(
+    draft: Draft, plan: Plan, judges: tuple[Judge, Judge], unseen: Sequence[Feeds], **bounds: float | None
+) -> dict[str, QParams]:
     """Ranges by the error at the heads, and again with those calibration images that live by what was cut off.
 
     A mean over an image is one value: what few images have of it may lie beyond all that the measured ones have (a classifier of an
@@ -86,11 +93,12 @@ def _searched(draft: Draft, plan: Plan, judge: Judge, others: Judge, unseen: Seq
 
     Args:
         draft: that the plan is of.
-        judge, others: as of `searched_scales`.
-        unseen: the calibration images that `judge` does not have.
+        judges: on some calibration images, and on held-out ones.
+        unseen: the other calibration images.
+        bounds: of `searched_scales`.
     """
-    model, fixed = draft.model, draft.fixed
-    scales = searched_scales(model, plan, judge, others, fixed)
+    model, fixed, (judge, others) = draft.model, draft.fixed, judges
+    scales = searched_scales(model, plan, judge, others, fixed, **bounds)
     unseen = unseen[: images_within(model, _BYTES, len(unseen))] if scales and unseen else []
     if not unseen:
         return scales
@@ -109,4 +117,4 @@ def _searched(draft: Draft, plan: Plan, judge: Judge, others: Judge, unseen: Seq
     again = judge.on(model, [*judge.samples, *(every.samples[place] for place in loud)])
     share = (len(judge.samples) + len(every.samples) - len(loud)) / len(judge.samples)
     weights = [share] * len(judge.samples) + [1.0] * len(loud)
-    return searched_scales(model, plan, again, others, fixed | (set(plan.scales) - set(scales)), weights=weights)
+    return searched_scales(model, plan, again, others, fixed | (set(plan.scales) - set(scales)), weights=weights, **bounds)

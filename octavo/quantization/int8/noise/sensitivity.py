@@ -33,7 +33,7 @@ from octavo.runtime.shapes import fed_shape
 from octavo.runtime.spilled import Spill
 from octavo.runtime.tensors import images_within
 
-__all__ = ["images_worth", "joint_noise", "measured_together", "noise_of", "weights_noise"]
+__all__ = ["images_worth", "joint_noise", "measured_together", "noise_of", "roundings_worth", "weights_noise"]
 
 # Stretches at most, and roundings that are worth a session of their own.
 _STRETCHES, _ROUNDINGS = 12, 16
@@ -71,6 +71,16 @@ def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool =
     """
     few = max(least, int(_MACS / max(1, roundings * macs_in(model.graph, fed_shape))))
     return images_within(model, _WORK * (_MASKS if masks else 1) / roundings, min(_IMAGES, few, at_most))
+
+
+def roundings_worth(model: ir.Model, images: int) -> int:
+    """How many roundings can be measured on so many images each within the bound of multiply-accumulates.
+
+    Args:
+        model: FP32, as prepared for INT8.
+        images: runs of the network for each of them.
+    """
+    return max(1, int(_MACS / max(1, images * macs_in(model.graph, fed_shape))))
 
 
 def measured_together(model: ir.Model, roundings: int, images: int) -> tuple[int, int]:
