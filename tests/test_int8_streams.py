@@ -251,6 +251,14 @@ def test_no_stream_is_measured_that_cannot_grow_and_none_is_tried_where_too_litt
     assert "c" in balanced(draft, plan, judge, by_image, gain=1.1)
     assert len(asked) == 3
     assert all(["c"] in names and ["a"] not in names for names in asked)
+    assert len(asked[0]) > 1
+    asked.clear()
+    # Nor is a stream tried that makes noise and spares next to none of it.
+    with monkeypatch.context() as patch:
+        patch.setattr(balance, "spared", lambda stream, *_: 1.0 if "c" in [value.name for value in stream.tensors] else 1e-9)
+        assert set(balanced(draft, plan, judge, by_image, gain=1.1)) == {"c"}
+    assert len(asked[0]) > 1
+    assert asked[1:] == [[["c"]], [["c"]]]
     asked.clear()
     # What the others of the network make is out of its reach.
     assert balanced(draft, plan, judge, [100 * noise for noise in by_image], gain=1.1) == {}

@@ -25,7 +25,8 @@ __all__ = ["balanced"]
 EXPONENTS = (0.3, 0.6)
 # Images that ranges of what is tried are chosen on: their extremes are known from all.
 _TRIED = 8
-# A stream's noise has to fall to this share of what it was, and streams with less than this share of all streams' are left alone.
+# A stream's noise has to fall to this share of what it was, and streams that could be spared less than this share of all streams'
+# are left alone, however much they make.
 _WORTH, _SMALL = 0.8, 0.005
 # The share of what is asked of equalizing that must be in sight, and that streams, each by itself, must have been measured to
 # bring. Both are rough: of MobileNetV2's noise their sum says .23, and .25 goes; a small network of uneven channels could spare .84
@@ -55,7 +56,7 @@ def balanced(draft: Draft, plan: Plan, judge: Judge, by_image: Sequence[float], 
         return joint_noise(draft.model, plan, judge, judge.samples[:count], together)
 
     measured = dict(zip(streams, noise(draft, plan, streams), strict=True))
-    loud = [stream for stream, own in measured.items() if own > _SMALL * sum(measured.values())]
+    loud = [stream for stream, own in measured.items() if own * sparing[stream] > _SMALL * sum(measured.values())]
     asked = float(np.mean(by_image[:count])) * (1 - 1 / gain)
     if sum(measured[stream] * sparing[stream] for stream in loud) < _SURE * asked:
         return {}
