@@ -1,6 +1,7 @@
 """Fidelity, task scores, bootstrap, gates and tables against figures worked out another way."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from octavo.errors import DataError, ModelRunError
 from octavo.evidence import layers
 from octavo.evidence.bootstrap import Interval, paired
 from octavo.evidence.cost import kernel_gates
-from octavo.evidence.fidelity import Fidelity, cosine
+from octavo.evidence.fidelity import Fidelity
 from octavo.evidence.gates import judge, judge_interval, judge_share
 from octavo.evidence.layers import layer_noise
 from octavo.evidence.report import headings, markdown, rows
@@ -30,7 +31,8 @@ from octavo.images.dataset import Item
 from octavo.images.feeds import Feeds
 from octavo.params.grammar import Classification, Gates, Input, Int8, ModelSpec, Segmentation, Validate
 from octavo.quantization.int8 import quantize_static
-from octavo.runtime.noise import SQNR_CAP, sqnr_db
+from octavo.runtime import noise
+from octavo.runtime.noise import SQNR_CAP, cosine, distance, sqnr_db
 from octavo.runtime.session import Session
 from octavo.tasks.classification import ClassificationScore
 from octavo.tasks.exported import as_read
@@ -65,9 +67,34 @@ class TestFidelity:
     @given(VECTORS, VECTORS, st.floats(0.1, 10))
     @settings(deadline=None)
     def test_cosine_is_bounded_symmetric_and_blind_to_scale(self, a, b, factor):
-        assert -1 <= cosine(a, b) <= 1
-        assert cosine(a, b) == pytest.approx(cosine(b, a), abs=1e-9)
-        assert cosine(a, a * factor) == pytest.approx(1, abs=1e-6)
+        assert -1 <= cosine([(a, b)]) <= 1
+        assert cosine([(a, b)]) == pytest.approx(cosine([(b, a)]), abs=1e-9)
+        assert cosine([(a, a * factor)]) == pytest.approx(1, abs=1e-6)
+
+    def test_sums_part_by_part_are_those_of_the_whole(self, monkeypatch):
+        monkeypatch.setattr(noise, "_BLOCK", 7)
+        generator = np.random.default_rng(0)
+        a, b = generator.standard_normal((2, 3, 5, 4)).astype(np.float32)
+        found = distance(a[:, ::2], b[:, ::2])
+        one, two = (each[:, ::2].astype(np.float64).ravel() for each in (a, b))
+        assert vars(found) == pytest.approx(
+            {"first": one @ one, "second": two @ two, "noise": ((one - two) ** 2).sum(), "largest": np.abs(one - two).max()}
+        )
+        expected = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
+        assert cosine([(a[:2, ::2], b[:2, ::2]), (a[2:, ::2], b[2:, ::2])]) == pytest.approx(expected)
+        assert vars(distance(a[:0], b[:0])) == {"first": 0, "second": 0, "noise": 0, "largest": 0}
+
+    def test_masks_are_not_all_in_memory_as_float64(self):
+        """A mask a box: each float64 copy of 100 of 320x320 pixels is 82 MB, and an image's sums held ten."""
+        truth = {"masks": np.random.default_rng(0).random((40, 1, 320, 320), np.float32)}
+        other = {"masks": truth["masks"] + np.float32(0.01)}
+        tracemalloc.start()
+        try:
+            Fidelity().update(truth, other)
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert most < 3 * truth["masks"].nbytes
 
     def test_running_sums_equal_the_whole(self):
         generator = np.random.default_rng(0)
@@ -79,7 +106,7 @@ class TestFidelity:
         metrics = running.metrics()
         assert metrics["sqnr_db"] == pytest.approx(10 * np.log10((truth**2).sum() / ((truth - other) ** 2).sum()))
         assert metrics["max_abs_diff"] == pytest.approx(np.abs(truth - other).max())
-        assert metrics["cosine_min"] == pytest.approx(min(cosine(a, b) for a, b in zip(truth, other, strict=True)))
+        assert metrics["cosine_min"] == pytest.approx(min(cosine([pair]) for pair in zip(truth, other, strict=True)))
         assert "sqnr_db.y" not in metrics
 
     @pytest.mark.parametrize("wild", [1, 1e4])

@@ -7,25 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.runtime.noise import sqnr_db
+from octavo.runtime.noise import cosine, distance, sqnr_db
 
-__all__ = ["Fidelity", "cosine"]
+__all__ = ["Fidelity"]
 
 # An image's outputs are blank below this share (30 dB) of the energy that FP32's have where they have much: maps and scores of
 # photos on which there is nothing, whose direction is chance. Much is the images' quantile, so that neither many blank ones nor a
 # single wild one decides.
 _BLANK, _MUCH = 1e-3, 0.9
-
-
-def cosine(first: np.ndarray, second: np.ndarray) -> float:
-    """Cosine of two arrays as flat vectors; 1 for two zero vectors, 0 where only one is zero."""
-    a, b = first.ravel().astype(np.float64), second.ravel().astype(np.float64)
-    largest_a, largest_b = np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0)
-    if largest_a == 0 or largest_b == 0:
-        return 1.0 if largest_a == largest_b else 0.0
-    # Scaled first: squares of very small values would vanish.
-    a, b = a / largest_a, b / largest_b
-    return float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
 
 
 @dataclass
@@ -58,21 +47,21 @@ class Fidelity:
 
     def update(self, reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> None:
         """Add one image's outputs; outputs whose shapes differ (a different number of boxes) count by their common part."""
-        firsts, seconds = [], []
+        pairs, energies = [], np.zeros(2)
         for name, expected in reference.items():
             if not np.issubdtype(expected.dtype, np.floating):
                 continue
-            a, b = _common(expected.astype(np.float64), other[name].astype(np.float64))
-            self.signal[name] = self.signal.get(name, 0.0) + float((a**2).sum())
-            self.noise[name] = self.noise.get(name, 0.0) + float(((a - b) ** 2).sum())
-            self.largest[name] = max(self.largest.get(name, 0.0), float(np.abs(a - b).max(initial=0.0)))
+            a, b = _common(expected, other[name])
+            found = distance(a, b)
+            self.signal[name] = self.signal.get(name, 0.0) + found.first
+            self.noise[name] = self.noise.get(name, 0.0) + found.noise
+            self.largest[name] = max(self.largest.get(name, 0.0), found.largest)
             self.values[name] = self.values.get(name, 0) + int(np.count_nonzero(a) + np.count_nonzero(b))
-            firsts.append(a.ravel())
-            seconds.append(b.ravel())
-        if firsts:
-            both = np.concatenate(firsts), np.concatenate(seconds)
-            self.directions.append(cosine(*both))
-            self.energies.append((float(both[0] @ both[0]), float(both[1] @ both[1])))
+            energies += found.first, found.second
+            pairs.append((a, b))
+        if pairs:
+            self.directions.append(cosine(pairs))
+            self.energies.append((float(energies[0]), float(energies[1])))
 
     def metrics(self) -> dict[str, float]:
         """`sqnr_db` (of the worst output), `cosine_mean`, `cosine_min`, `max_abs_diff`; `sqnr_db.<output>` for several.

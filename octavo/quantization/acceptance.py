@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import QuantizationError
-from octavo.runtime.noise import sqnr_db
+from octavo.runtime.noise import distance, sqnr_db
 from octavo.runtime.rows import matched_rows
 from octavo.runtime.session import Session
 from octavo.runtime.spilled import Spill
@@ -176,19 +176,16 @@ class _Sums:
             values = [(one[output], other[output]) for one, other in pairs]
             # A number of boxes that depends on the values, or indices: no distance is defined.
             if all(one.shape == other.shape for one, other in values) and np.issubdtype(value.dtype, np.floating):
-                # An array is in two pairs mostly.
-                wide = {id(array): array for pair in values for array in pair}
-                wide = {key: array.astype(np.float64) for key, array in wide.items()}
-                self._add(output, [(wide[id(one)], wide[id(other)]) for one, other in values])
+                self._add(output, values)
 
     def _add(self, output: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        noise = np.array([((one - other) ** 2).sum() for one, other in pairs])
+        found = [distance(*pair) for pair in pairs]
         (a, b), _, (c, d) = pairs
         self.values[output] = self.values.get(output, 0) + (a.size if any(value.any() for value in (a, b, c, d)) else 0)
-        self.signal[output] = self.signal.get(output, 0.0) + float((a**2).sum())
-        self.written[output] = self.written.get(output, 0.0) + float((c**2).sum())
-        self.noise[output] = self.noise.get(output, np.zeros(3)) + noise
-        self.largest[output] = max(self.largest.get(output, 0.0), float(np.abs(c - d).max(initial=0.0)))
+        self.signal[output] = self.signal.get(output, 0.0) + found[0].first
+        self.written[output] = self.written.get(output, 0.0) + found[2].first
+        self.noise[output] = self.noise.get(output, np.zeros(3)) + np.array([each.noise for each in found])
+        self.largest[output] = max(self.largest.get(output, 0.0), found[2].largest)
         axis = self.classes
         if axis is not None and a.ndim > axis and a.shape[axis] > 1:
             self.same.append(float((b.argmax(axis) == c.argmax(axis)).mean()))
