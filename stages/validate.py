@@ -70,6 +70,9 @@ def main() -> None:
 
     layers = []
     if "int8" in variants.paths:
+        # What the variants' runs left in memory does not lie there beside two graphs more.
+        for session in network.values():
+            session.shrink(one)
         int8 = custom.whole(load(variants.paths["int8"]))
         layers = layer_noise(custom.whole(original), int8, samples, read_growth(chosen.model))
     folder = metrics_dir(chosen.model)

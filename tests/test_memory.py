@@ -7,6 +7,8 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.helper as oh
 import pytest
 from test_int8_choice import CALIBRATION, statistics_of, uneven
 
@@ -15,6 +17,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft
 from octavo.runtime import tensors
 from octavo.runtime.memory import return_freed
+from octavo.runtime.session import Session
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's allocator alone is told"
@@ -52,3 +55,21 @@ def test_what_large_networks_were_written_as_before_is_let_go(monkeypatch, large
         assert (written() is None) == large
     finally:
         gc.enable()
+
+
+def test_what_runs_keep_goes_back_and_is_taken_anew():
+    """An arena holds the largest run's activations for as long as its session is open: validation has four such."""
+    # The first one makes a small block, in which the output lies later on: where outputs are, nothing goes back.
+    steps = [("ReduceMax", "x"), ("Add", "x", "t0"), ("Sin", "t1"), ("Cos", "t2"), ("ReduceMax", "t3")]
+    nodes = [oh.make_node(op, inputs, [f"t{place}"]) for place, (op, *inputs) in enumerate(steps)]
+    image = oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, "rows", "columns"])
+    graph = oh.make_graph(nodes, "maps", [image], [oh.make_tensor_value_info("t4", onnx.TensorProto.FLOAT, None)])
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    session, feeds = Session(model), {"x": np.ones((1, 3, 2048, 2048), np.float32)}
+    before = resident()
+    expected = session.run(feeds)["t4"].copy()
+    kept = resident() - before
+    assert kept > 60 << 20, "or nothing is tested"
+    session.shrink(feeds)
+    assert resident() - before < kept / 4
+    assert session.run(feeds)["t4"] == expected

@@ -13,6 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _state
 from octavo import crash
 from octavo.errors import ModelRunError
 from octavo.runtime.host import has_vnni
+from octavo.runtime.memory import return_freed
 from octavo.runtime.providers import ON_GPU, PROVIDERS, require_provider
 
 __all__ = ["Session", "exact_from", "halved", "session_config", "session_warning", "session_words"]
@@ -193,6 +194,26 @@ class Session:
             return dict(zip(names, self._session.run(names, self.fed(feeds)), strict=True))
         except _ERRORS as error:
             raise self._refused(feeds, error) from error
+
+    def shrink(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Give back to the system what runs on the CPU keep for the next one, all but the weights; the next one takes it anew.
+
+        ONNX Runtime does so at the end of a run alone (`memory.enable_memory_arena_shrinkage`): the graph is run once more.
+        Outputs lie in the same blocks, and keep what is beside them: those of this run, and of earlier ones that are held.
+
+        Args:
+            feeds: as `fed` takes them.
+
+        Raises:
+            ModelRunError: the run fails.
+        """
+        options = ort.RunOptions()
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        try:
+            self._session.run(self.outputs, self.fed(feeds), options)
+        except _ERRORS as error:
+            raise self._refused(feeds, error) from error
+        return_freed()
 
     def fed(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Feeds as the graph takes them: float32 cast to float16 where `fp16: {keep_io: false}` made an input float16."""
