@@ -673,6 +673,13 @@ class TestClassMap:
         root = WRITERS[form](tmp_path)
         assert classes_of(root, form, Classes(3, ("horse", "DOG", "cat"))) == [2, 1, 2]
         assert classes_of(root, form, Classes(3, ("CAT", "cat", "dog"))) == [1, 2, 1]
+        assert classes_of(root, form, Classes(2, ("cat ", "dog"))) == [0, 1, 0]
+
+    def test_spaces_around_a_set_s_names_make_no_other_class(self, tmp_path):
+        """Annotators leave them there; `class_map` could name " dog" in quotes alone."""
+        categories = [{"id": 17, "name": "cat\t"}, {"id": 18, "name": " dog"}]
+        assert classes_of(write_coco(tmp_path / "coco", categories=categories), "coco", Classes(2, NAMES)) == [0, 1, 0]
+        assert classes_of(write_yolo(tmp_path / "yolo", names=["cat ", " dog"]), "yolo", Classes(2, NAMES)) == [0, 1, 0]
 
     @pytest.mark.parametrize("form", WRITERS)
     def test_the_map_goes_before_names_and_null_leaves_a_class_out(self, form, tmp_path):

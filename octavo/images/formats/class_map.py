@@ -108,11 +108,11 @@ class _Names:
             self.names = tuple(sorted({name for name in images.class_map.values() if isinstance(name, str)}))
         found = [(name, index) for index, name in enumerate(self.names or ()) if name not in GAPS]
         self._exact = dict(reversed(found))
-        self._folded = {name.casefold(): index for name, index in reversed(found)}
+        self._folded = {name.strip().casefold(): index for name, index in reversed(found)}
 
     def like(self, name: str) -> int | None:
         """The index of the class of this name."""
-        return self._exact.get(name, self._folded.get(name.casefold()))
+        return self._exact.get(name, self._folded.get(name.strip().casefold()))
 
     def index(self, target: Key, category: Category, where: str) -> int:
         """What `class_map` maps a class to."""
