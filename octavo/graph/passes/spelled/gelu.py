@@ -29,8 +29,8 @@ class GeluPass(GraphPass):
     `x / 2 * (1 + Tanh(sqrt(2 / pi) * (x + .044715 * x^3)))`.
 
     ONNX Runtime makes one kernel of the five nodes where they stand in a float graph. Behind an INT8 layer each of the two that
-    read x has a DequantizeLinear of its own there, and they run one by one (docs/int8-forms.md has what that takes). That of Tanh, nine
-    nodes, it does not know where x^3 is two products, and integer kernels would round each of them.
+    read x has a DequantizeLinear of its own there, and they run one by one (docs/int8-forms.md has what that takes). That of Tanh,
+    nine nodes, it does not know where x^3 is two products, and integer kernels would round each of them.
 
     1. In whatever order the products stand, and the constants with them; those are float32 scalars.
     2. Nothing but what is rewritten reads what lies between, and x has the rank of the result.

@@ -3,8 +3,8 @@
 Between a Conv and what reads its SiLU lie three roundings: of what the Conv puts out, of the Sigmoid, and of the product. ONNX
 Runtime's integer convolutions write codes only; the same product of matrices as a Gemm over pixels (QGemm) writes float, on which
 SiLU is one float kernel (QuickGelu). One rounding is left, of what the next layer reads, and none where that is float. It takes
-about as long as SiLU on codes, by a table and a product (docs/int8-forms.md). Gelu, which has no integer form, computes there wherever
-its layer is INT8.
+about as long as SiLU on codes, by a table and a product (docs/int8-forms.md). Gelu, which has no integer form, computes there
+wherever its layer is INT8.
 """
 
 from __future__ import annotations
