@@ -73,3 +73,5 @@ def test_what_runs_keep_goes_back_and_is_taken_anew():
     session.shrink(feeds)
     assert resident() - before < kept / 4
     assert session.run(feeds)["t4"] == expected
+    # ONNX Runtime refuses it where there is nothing to give back.
+    Session(model, arena=False).shrink(feeds)

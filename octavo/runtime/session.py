@@ -138,7 +138,7 @@ class Session:
         options.inter_op_num_threads = 1
         options.graph_optimization_level = LEVELS[optimization]
         options.enable_mem_pattern = memory_pattern
-        options.enable_cpu_mem_arena = arena
+        options.enable_cpu_mem_arena = self._keeps = arena
         options.log_severity_level = 3
         if profile is not None:
             options.enable_profiling = True
@@ -197,6 +197,7 @@ class Session:
 
     def shrink(self, feeds: Mapping[str, np.ndarray]) -> None:
         """Give back to the system what runs on the CPU keep for the next one, all but the weights; the next one takes it anew.
+        A session without `arena` keeps nothing.
 
         ONNX Runtime does so at the end of a run alone (`memory.enable_memory_arena_shrinkage`): the graph is run once more.
         Outputs lie in the same blocks, and keep what is beside them: those of this run, and of earlier ones that are held.
@@ -207,6 +208,8 @@ class Session:
         Raises:
             ModelRunError: the run fails.
         """
+        if not self._keeps:
+            return
         options = ort.RunOptions()
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         try:
