@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image
 
 from metrics import ChannelNoise, ConfusionMatrix, verification_auc
-from octavo.evidence.fidelity import cosine
 from octavo.images.dataset import Item
 from octavo.params import grammar
 from octavo.params.grammar import Input
+from octavo.runtime.noise import cosine
 from octavo.tasks.detection import FAMILIES
 from octavo.tasks.detection.ap import average_precision
 from octavo.tasks.detection.boxes import Boxes, suppressed
@@ -154,7 +154,7 @@ class Embedding(Scorer):
     def score(self, item: Item, reference: Outputs, outputs: Outputs) -> None:
         """One photo's embedding."""
         name = next(iter(reference))
-        self.cosines.append(cosine(reference[name], outputs[name]))
+        self.cosines.append(cosine([(reference[name], outputs[name])]))
         self.vectors.append(outputs[name].ravel())
         self.people.append(-1 if item.label is None else item.label)
 

@@ -29,7 +29,7 @@ from octavo.images.dataset import Item
 from octavo.images.objects import Objects
 from octavo.params.grammar import ImageSet, Input
 from octavo.runtime.session import Session
-from scorers import Classification, Faces, Segmentation
+from scorers import Classification, Embedding, Faces, Segmentation
 from views import VIEWS, View
 
 
@@ -88,6 +88,19 @@ def test_noise_of_a_small_channel_shows_in_the_mean_over_channels():
     assert found["sqnr_db"] == pytest.approx(40, abs=0.01)
     # 200 dB stand for a channel without noise; the small one has 0 dB.
     assert found["sqnr_db_channels"] == pytest.approx(100)
+
+
+def test_embeddings_are_held_against_fp32_s_and_tell_people_apart(tmp_path):
+    scorer = Embedding()
+    vectors = np.array([[3.0, 0.1], [4.0, 0.0], [0.1, 2.0], [0.0, 5.0]], np.float32)
+    for place, vector in enumerate(vectors):
+        item = Item(tmp_path / f"{place}.jpg", f"{place}.jpg", "", label=place // 2)
+        turned = vector if place else vector[::-1]
+        scorer.update(item, {"embedding": vector[None]}, {"embedding": turned[None].copy()})
+    found = scorer.task()
+    assert found["cosine_min"] == pytest.approx(0.6 / 9.01, rel=1e-4)
+    assert found["cosine_mean"] == pytest.approx((3 + 0.6 / 9.01) / 4, rel=1e-4)
+    assert 0 <= found["auc"] < 1
 
 
 def test_segmentation_holds_two_class_outputs_against_the_road(tmp_path):
