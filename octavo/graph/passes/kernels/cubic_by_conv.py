@@ -43,7 +43,7 @@ class CubicByConvPass(NodePass):
         up, down = (int(factor), 1) if factor >= 1 else (1, round(1 / factor))
         coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
         kernel, before = _kernel(up, down, centred=coordinates in _HALF_PIXEL, a=node.attributes.get_float("cubic_coeff_a", -0.75))
-        behind = max(kernel.shape[-1] - before - down, 0)
+        behind = kernel.shape[-1] - before - down
         made: list[ir.Node] = []
 
         def step(op_type: str, inputs: Sequence[ir.Value], **attributes: object) -> ir.Value:
@@ -108,7 +108,8 @@ def _kernel(up: int, down: int, *, centred: bool, a: float) -> tuple[np.ndarray,
     """What makes `up` by `up` values of each pixel, float32 [up * up, 1, size, size], and how far it begins before the pixel."""
     places = [(phase + 0.5) * down / up - 0.5 if centred else phase * down / up for phase in range(up)]
     first = min(min(math.floor(place) for place in places) - 1, 0)
-    size = max(math.floor(place) for place in places) + 3 - first
+    # No shorter than a step: what a side has beyond whole steps would put out one value more.
+    size = max(max(math.floor(place) for place in places) + 3, down) - first
     rows = np.zeros((up, size))
     for row, place in zip(rows, places, strict=True):
         start = math.floor(place) - 1
