@@ -20,6 +20,7 @@ from octavo.qat.checkpoint import LAST, Checkpoint
 from octavo.qat.convert import as_onnx, converted
 from octavo.qat.integers import IntegerKernels
 from octavo.qat.judge import Judge, Verdict
+from octavo.qat.objective import Objective, share_of_teacher
 from octavo.qat.prepare import Start, prepare, some
 from octavo.qat.processes import Processes
 from octavo.qat.reading import Reading
@@ -125,15 +126,13 @@ def train(
     ready = prepare(module, settings, start, looks, example, names=names, device=place.device, dynamic_size=2 in dynamic)
     labels = settings.distillation != 1
     judge = Judge(sets.held_out, spec.task, spec.input, ready.teacher, reading, place.device, labels=labels, skip=skip)
+    share = share_of_teacher(settings, spec.task.name, batches.labelled)
     training = Training(
         student=ready.student,
-        teacher=ready.teacher,
-        name=ready.named,
+        objective=Objective(ready.teacher, ready.named, reading, spec.task.name, share),
         batches=batches,
         judge=judge,
         settings=settings,
-        task=spec.task.name,
-        reading=reading,
         place=place,
         folder=folder,
         key=key,
@@ -159,8 +158,8 @@ def train(
     record = {
         "trained_on": len(sets.train),
         "held_out": len(sets.held_out),
-        "labelled": batches.labelled and training.share < 1,
-        "distillation": training.share,
+        "labelled": batches.labelled and share < 1,
+        "distillation": share,
         "freeze_batch_norm": training.moving,
         "steps": learnt.steps,
         "best_step": learnt.step,

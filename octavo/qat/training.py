@@ -16,24 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 from octavo.errors import QuantizationError
 from octavo.images.training import Batch, Batches
 from octavo.params.grammar import Qat
-from octavo.params.patterns import matches, near
 from octavo.qat.batch_norm import normalise_batches
 from octavo.qat.checkpoint import BEST, LAST, Checkpoint, State
 from octavo.qat.judge import Judge, Verdict
-from octavo.qat.losses import LABELLED, distillation
+from octavo.qat.objective import Objective
 from octavo.qat.processes import Processes
-from octavo.qat.reading import Reading
-from octavo.qat.start import activations, freezable
+from octavo.qat.start import freezable
+from octavo.qat.trainable import choose_parameters, optimizer
 
 __all__ = ["Learnt", "Training"]
 
-# Scales that are learned: the first step of their logarithm, whatever that of the weights is (MobileNetV2 on 135 images, 128 steps,
-# SQNR on 125 others: 22.6 dB before, 23.7 without learning scales, 24.0 with).
-_SCALE_RATE = 4e-3
 # Steps of an epoch from which on batch norms may follow their batches. MobileNetV2, four steps of 32 images: 22.5 to 13.6 dB.
 _STEPS = 100
-
-Run = Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -63,13 +57,10 @@ class Training:
 
     Args:
         student: the graph with fake quantization, with ranges begun.
-        teacher: FP32: from images to outputs by name.
-        name: the outputs' names, of what the student returns.
+        objective: what is minimised.
         batches: what it is trained on.
         judge: what it is judged by.
         settings: the `qat:` block.
-        task: the model's task.
-        reading: how the outputs are read, and which of them labels are of.
         place: this process.
         folder: where checkpoints lie.
         key: what the run is made from (`Checkpoint.key`).
@@ -77,13 +68,10 @@ class Training:
     """
 
     student: fx.GraphModule
-    teacher: Run
-    name: Callable[[object], Mapping[str, torch.Tensor]]
+    objective: Objective
     batches: Batches
     judge: Judge
     settings: Qat
-    task: str
-    reading: Reading
     place: Processes
     folder: Path
     key: Mapping[str, str]
@@ -91,25 +79,16 @@ class Training:
     rows: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {"steps": [], "epochs": []})
 
     def __post_init__(self) -> None:
-        self._choose_parameters()
+        choose_parameters(self.student, self.settings)
+        self.optimizer = optimizer(self.student, self.settings)
         self.total = self.settings.epochs * self.batches.steps
         self.total = min(self.total, self.settings.steps or self.total)
-        gains = [module.gain for module in activations(self.student).values() if module.gain.requires_grad]
-        slow = [each for each in self.student.parameters() if each.requires_grad and not any(each is gain for gain in gains)]
-        groups = [{"params": slow, "factor": 1.0}]
-        if gains:
-            groups.append({"params": gains, "factor": _SCALE_RATE / self.settings.learning_rate})
-        self.optimizer = torch.optim.Adam(groups, lr=self.settings.learning_rate)
         self.average: State | None = None
         if self.settings.ema is not None:
             self.average = {name: value.detach().clone() for name, value in self.student.named_parameters()}
-        self.share = 1.0
-        if self.batches.labelled:
-            self.share = 0.5 if self.settings.distillation == "auto" else self.settings.distillation
-            self.share = self.share if self.task in LABELLED else 1.0
         self.moving = self.settings.freeze_batch_norm
         if self.moving == "auto":
-            self.moving = int(self.share < 1 and self.batches.steps >= _STEPS)
+            self.moving = int(self.objective.share < 1 and self.batches.steps >= _STEPS)
         self.parts = self.settings.accumulate if self.settings.accumulate != "auto" else self._parts_that_fit()
 
     def run(self) -> Learnt | None:
@@ -181,7 +160,7 @@ class Training:
             # Gradients are exchanged once a step.
             with model.no_sync() if self.place.count > 1 and number + 1 < parts else nullcontext():
                 mine = {head: value[places] for head, value in labels.items()}
-                loss = self._loss(model, images[places], mine) * (len(places) / len(images))
+                loss = self.objective(model, images[places], mine) * (len(places) / len(images))
                 loss.backward()
             total += loss.detach()
         if self.place.count > 1:
@@ -201,17 +180,6 @@ class Training:
                 for name, value in self.student.named_parameters():
                     self.average[name].lerp_(value, 1 - self.settings.ema)
         return float(total)
-
-    def _loss(self, model: nn.Module, images: torch.Tensor, labels: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        found = self.reading(self.name(model(images)))
-        loss = torch.zeros((), device=images.device)
-        if self.share > 0:
-            with torch.no_grad():
-                truth = self.reading(self.teacher(images))
-            loss = loss + self.share * distillation(self.task, found, truth)
-        for head, value in labels.items() if self.share < 1 else ():
-            loss = loss + (1 - self.share) / len(labels) * LABELLED[self.task](found[self.reading.heads[head]], value)
-        return loss
 
     def _rate(self, done: int) -> float:
         """Cosine decay to zero."""
@@ -248,7 +216,7 @@ class Training:
         found = best
         if self.place.main:
             with self._at_rest():
-                verdict = self.judge(lambda images: self.name(self.student(images)))
+                verdict = self.judge(lambda images: self.objective.name(self.student(images)))
                 row = {"step": done, "loss": verdict.loss} | ({} if verdict.metric is None else {"metric": verdict.metric})
                 self.rows["epochs"].append(row)
                 if best is None or verdict.beats(Verdict(best["metric"], best["loss"])):
@@ -274,41 +242,12 @@ class Training:
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         return DistributedDataParallel(self.student, device_ids=[self.place.device] if self.place.device.type == "cuda" else None)
 
-    def _choose_parameters(self) -> None:
-        names = dict(self.student.named_parameters())
-        for pattern in self.settings.freeze:
-            found = matches(pattern, names)
-            if not found:
-                raise QuantizationError(
-                    f"`qat.freeze` names {pattern!r}, and no parameter has this name or pattern",
-                    near(pattern, names) or f"its parameters are named like {', '.join(list(names)[:4])}",
-                )
-            for name in found:
-                names[name].requires_grad_(False)
-        gains = {id(module.gain) for module in activations(self.student).values()}
-        if not any(parameter.requires_grad and id(parameter) not in gains for parameter in names.values()):
-            raise QuantizationError(
-                "no trainable layer is left: every parameter is frozen",
-                "take patterns out of `qat.freeze`, or set `qat.enabled: false`",
-            )
-        if self.settings.scales == "learned":
-            for module in activations(self.student).values():
-                module.gain.requires_grad_(True)
-
     def _parts_that_fit(self) -> int:
         """Parts of a batch such that what the backward pass keeps of one stays within half of the memory; a power of two."""
-        held = 0
-
-        def count(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal held
-            held += tensor.numel() * tensor.element_size()
-            return tensor
-
         batch = next(iter(self.batches.epoch(0)))
         images = torch.from_numpy(batch.images[:2]).to(self.place.device)
-        with self._at_rest(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            distillation(self.task, self.reading(self.name(self.student(images))), self.reading(self.teacher(images)))
-        per_image = held / len(images)
+        with self._at_rest():
+            per_image = self.objective.kept(self.student, images) / len(images)
         share = self.batches.size / self.place.count
         parts = 1
         while parts < share and per_image * share / parts > self.place.memory / 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.sources.onnx_operators.elementwise import ELEMENTWISE
+from octavo.sources.onnx_operators.gathers import GATHERS
 from octavo.sources.onnx_operators.layers import LAYERS
 from octavo.sources.onnx_operators.moves import MOVES
 from octavo.sources.onnx_operators.node import Builder
@@ -12,7 +13,7 @@ from octavo.sources.onnx_operators.windows import POOLS
 __all__ = ["OPERATORS", "SIZE_INPUTS"]
 
 # Operator of the ONNX domain -> from its node to a call on tensors.
-OPERATORS: dict[str, Builder] = {**ELEMENTWISE, **LAYERS, **MOVES, **POOLS, **RESIZE}
+OPERATORS: dict[str, Builder] = {**ELEMENTWISE, **GATHERS, **LAYERS, **MOVES, **POOLS, **RESIZE}
 
 # Inputs that are sizes, axes or the like: constants, or what `octavo.sources.onnx_operators.sizes` makes of a shape. Never tensors.
 SIZE_INPUTS: dict[str, tuple[int, ...]] = {
