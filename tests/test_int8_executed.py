@@ -547,6 +547,28 @@ def test_a_float_layer_is_found_in_what_reads_it(op):
     assert {record["node"]: record for record in found.nodes}["conv"]["fused_into"] == "act"
 
 
+@pytest.mark.parametrize("doubled", ["act", "layer"])
+def test_what_a_graph_computes_twice_is_found_in_what_runs_once(doubled):
+    """ONNX Runtime merges nodes that do the same with the same, and their layer with the one that is left."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["x", "w0"], ["aa"], "conv2", pads=[1, 1, 1, 1]),
+        oh.make_node("Sigmoid", ["a"], ["b"], "act"),
+        oh.make_node("Sigmoid", ["aa" if doubled == "layer" else "a"], ["c"], "act2"),
+        oh.make_node("Add", ["b", "c"], ["s"], "sum"),
+        oh.make_node("Conv", ["s", "w1"], ["y"], "last"),
+    ]
+    if doubled == "act":
+        del nodes[1]
+    model = network(nodes, {name: WEIGHTS[name] for name in ("w0", "w1")}, ["y"])
+    decisions = [Decision(node.name, node.op_type, "float", "") for node in nodes]
+    found = executed(model, decisions, optimized_nodes(as_bytes(model)))
+    assert found.unresolved == []
+    assert not found.unexpected
+    assert all(record["runs"] == "float" for record in found.nodes)
+    assert len({record.get("fused_into", record["node"]) for record in found.nodes if "conv" in record["node"]}) == 1
+
+
 LEAKY = [oh.make_node("Mul", ["a", "tenth"], ["t"], "part"), oh.make_node("Max", ["a", "t"], ["b"], "last")]
 HALVED_ABS = [
     oh.make_node("Abs", ["a"], ["t"], "part"),
@@ -657,6 +679,24 @@ def test_what_was_folded_away_has_the_precision_of_what_it_went_into(tmp_path):
         assert made["norm"].precision == precision
         assert "BatchNormalization" not in [node.op_type for node in optimized(result.model, tmp_path).graph.node]
         assert np.isfinite(run(result.model, {"x": IMAGES[0]})["y"]).all()
+
+
+def test_what_is_computed_once_has_the_precision_of_what_computes_it():
+    """Not of what reads it, which alone is float here."""
+    nodes = [
+        oh.make_node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["x", "w0"], ["b"], "double", pads=[1, 1, 1, 1]),
+        oh.make_node("Mul", ["a", "b"], ["m"], "square"),
+        oh.make_node("Conv", ["m", "w2"], ["y"], "last"),
+    ]
+    model = network(nodes, {name: WEIGHTS[name] for name in ("w0", "w2")}, ["y"])
+    result = quantized(model, keep_float=("square",))
+    made = {decision.node: (decision.precision, decision.reason) for decision in result.decisions}
+    assert made["double"] == ("int8", "computed once, by conv")
+    assert made["square"][0] == "float"
+    found = explained(model, result)
+    assert found.layers == found.integer == 3
+    assert not found.unexpected
 
 
 def test_a_norm_behind_a_concat_is_recorded_as_the_convs_that_it_becomes():

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from octavo.graph.nodes import ends_ahead
 from octavo.graph.operators import JOINS
+from octavo.graph.passes.cleaning.computed_once import repeated
 from octavo.runtime.kernels import RunNode
 
 __all__ = ["WEIGHTED", "Origins"]
@@ -69,6 +70,12 @@ class Origins:
         self._reasons = reasons
         self.nodes = {node.name or "": node for node in model.graph}
         self._makers = {value.name or "": node for node in model.graph for value in node.outputs}
+        # ONNX Runtime computes once what a graph computes twice, and calls it after either.
+        self._doubles: dict[str, list[ir.Node]] = {}
+        for node, first in repeated(model.graph):
+            alike = self._doubles.setdefault(first.name or "", [first])
+            alike.append(node)
+            self._doubles[node.name or ""] = alike
 
     def origin(self, node: RunNode) -> ir.Node | None:
         """The FP32 node that a node of the optimized graph was made from."""
@@ -94,8 +101,11 @@ class Origins:
             return own, next((maker.name or "" for maker in makers if maker is not None and maker.op_type in WEIGHTED), "")
         if node is None:
             return [], ""
+        run = self._that_runs(node, kernels)
+        if run is not node:
+            return kernels[run.name or ""], run.name or ""
         before = _before(node)
-        readers = [use.node for use in node.outputs[0].uses()] if len(node.outputs) == 1 else []
+        readers = self._readers(node.outputs[0], kernels) if len(node.outputs) == 1 else []
         # A float SiLU is one kernel with the name of its product.
         hosts = [kernel for reader in readers for kernel in kernels.get(reader.name or "", []) if kernel.op_type == "QuickGelu"]
         if node.op_type == "Sigmoid" and hosts:
@@ -115,8 +125,21 @@ class Origins:
             if hosts:
                 return hosts, reader.name or ""
             value = reader.outputs[0]
-            readers = [use.node for use in value.uses()]
+            readers = self._readers(value, kernels)
         return [], ""
+
+    def _that_runs(self, node: ir.Node, kernels: Mapping[str, Sequence[RunNode]]) -> ir.Node:
+        """The one of the nodes that do what a node does which has kernels; the node itself where none or it has."""
+        alike = [] if kernels.get(node.name or "") else self._doubles.get(node.name or "", [])
+        return next((double for double in alike if kernels.get(double.name or "")), node)
+
+    def _readers(self, value: ir.Value, kernels: Mapping[str, Sequence[RunNode]]) -> list[ir.Node]:
+        """The nodes that read a value, one of those that do the same."""
+        found: dict[str, ir.Node] = {}
+        for use in value.uses():
+            alike = self._doubles.get(use.node.name or "", [use.node])
+            found.setdefault(alike[0].name or "", self._that_runs(use.node, kernels))
+        return list(found.values())
 
     def _whole(self, node: ir.Node, kernels: Mapping[str, list[RunNode]]) -> ir.Node | None:
         """The last of several nodes that one kernel was made of, this one among them: it has the name, and all paths lead there.

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from octavo.graph.nodes import ends_ahead
 from octavo.graph.operators import LAYERS
+from octavo.graph.passes.cleaning.computed_once import repeated
 from octavo.graph.passes.folding import AFFINE
 from octavo.graph.passes.forms.shuffle_by_order import FETCH
 from octavo.quantization.decisions import Decision
@@ -33,21 +34,24 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
     """
     made = {decision.node: decision for decision in decisions_of(reasons, wide)}
     names = {node.name for node in model.graph}
-    records = []
+    doubles = {node.name: first.name or "" for node, first in repeated(model.graph)}
+    records: dict[str, Decision] = {}
     for node in model.graph:
         if node.op_type == "Constant":
             continue
         decision = made.get(node.name or "")
         if node.name in choosers:
             decision = Decision(node.name, node.op_type, "float", "chooses among values, which one rounding may reorder")
+        elif decision is None and node.name in doubles:
+            decision = replace(records[doubles[node.name]], reason=f"computed once, by {doubles[node.name]}")
         elif decision is None and (parts := _parts(node, made, names)):
             decision = _of_parts(parts)
         elif decision is None and (one := _became(node, made)) is not None:
             decision = one
         elif decision is None:
             decision = _nearest(node, made) or Decision(node.name or "", node.op_type, "int8", _FOLDED)
-        records.append(Decision(node.name or "", node.op_type, decision.precision, decision.reason))
-    return records
+        records[node.name or ""] = Decision(node.name or "", node.op_type, decision.precision, decision.reason)
+    return list(records.values())
 
 
 def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterator, Mapping
 
 import onnx_ir as ir
 
 from octavo.graph.passes.node_pass import SparingPass
 from octavo.graph.passes.qdq import constant_of, forget
 
-__all__ = ["ComputedOncePass"]
+__all__ = ["ComputedOncePass", "repeated"]
 
 # No two of them put out the same.
 _RANDOM = frozenset(
@@ -38,13 +38,9 @@ class ComputedOncePass(SparingPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite in place; `modified` says whether a node went."""
-        first: dict[Hashable, ir.Node] = {}
         modified = False
-        for node in list(model.graph):
-            key = None if node.name in self.kept else _key(node)
-            if key is None or first.setdefault(key, node) is node or any(value.is_graph_output() for value in node.outputs):
-                continue
-            for old, new in zip(node.outputs, first[key].outputs, strict=True):
+        for node, first in list(repeated(model.graph, self.kept)):
+            for old, new in zip(node.outputs, first.outputs, strict=True):
                 ir.convenience.replace_all_uses_with(old, new)
             read = list(node.inputs)
             model.graph.remove(node, safe=True)
@@ -54,7 +50,24 @@ class ComputedOncePass(SparingPass):
         return ir.passes.PassResult(model, modified)
 
 
-def _key(node: ir.Node) -> Hashable | None:
+def repeated(graph: ir.Graph, kept: Collection[str] = ()) -> Iterator[tuple[ir.Node, ir.Node]]:
+    """(a node that does what an earlier one does, the first that does it), by the rules of `ComputedOncePass`, in the graph's order.
+
+    Args:
+        graph: in topological order; it is left as it is.
+        kept: names of nodes that are taken for no other's double.
+    """
+    first: dict[Hashable, ir.Node] = {}
+    same: dict[ir.Value, ir.Value] = {}
+    for node in graph:
+        key = None if node.name in kept else _key(node, same)
+        if key is None or first.setdefault(key, node) is node or any(value.is_graph_output() for value in node.outputs):
+            continue
+        same.update(zip(node.outputs, first[key].outputs, strict=True))
+        yield node, first[key]
+
+
+def _key(node: ir.Node, same: Mapping[ir.Value, ir.Value]) -> Hashable | None:
     """Equal for nodes that do the same with the same; None for a node that is alone in what it does."""
     if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM:
         return None
@@ -68,7 +81,7 @@ def _key(node: ir.Node) -> Hashable | None:
         if isinstance(value, ir.TensorProtocol):
             value = (str(value.dtype), tuple(value.shape), value.tobytes())
         settings.append((name, tuple(value) if isinstance(value, list | tuple) else value))
-    return node.op_type, len(node.outputs), tuple(map(_read, node.inputs)), tuple(settings)
+    return node.op_type, len(node.outputs), tuple(_read(same.get(value, value)) for value in node.inputs), tuple(settings)
 
 
 def _read(value: ir.Value | None) -> Hashable:
