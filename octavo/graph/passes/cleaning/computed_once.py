@@ -51,7 +51,7 @@ class ComputedOncePass(SparingPass):
 
 
 def repeated(graph: ir.Graph, kept: Collection[str] = ()) -> Iterator[tuple[ir.Node, ir.Node]]:
-    """(a node that does what an earlier one does, the first that does it), by the rules of `ComputedOncePass`, in the graph's order.
+    """(a node that does what an earlier one does, the first that does it), by the rules of `ComputedOncePass`, in order.
 
     Args:
         graph: in topological order; it is left as it is.
