@@ -147,7 +147,7 @@ class Draft:
         scales |= {name: chosen for name, chosen in self._scales.items() if name in scales and not scales[name].by_channel}
         shifts = {}
         if self.recipe.correction == "bias" and not self.cuts_peaks:
-            samples = self.samples[: images_within(self.model, _SHIFTS, SHIFTED)]
+            samples = self.samples[: images_within(self.model, SHIFTED, _SHIFTS)]
             shifts = rounding_shifts(self.model, self.units, scales, samples, known=self._shifts, attended=self.attended)
         layers = LayerCodes(self.recipe, self.statistics, self._codes, self.peaks(int8, scales))
         codes, taken, corrected = {}, {}, 0

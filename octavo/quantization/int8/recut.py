@@ -28,8 +28,6 @@ from octavo.runtime.tensors import images_within
 
 __all__ = ["Ranged", "recut"]
 
-# Bytes of tensors of the calibration images that are measured: all 32 of EfficientNet-B0 at 224x224.
-_BYTES = 3e9
 # How many times the held-out images' noise calibration images make where ranges cut what these live by, though none of the other
 # ways is better for all tensors. A little more they make anyway: it was held-out images that the placement was chosen by.
 _CUT = 2.0
@@ -120,7 +118,7 @@ def _images(draft: Draft, judge: Judge) -> tuple[Judge, list[float]]:
     """Calibration images, then the held-out ones; how many each stands for. Where not all of them can be measured, those of
     calibration are taken on which FP32 answers farthest from what it mostly does, and some of the others.
     """
-    most = images_within(draft.model, _BYTES, len(draft.samples))
+    most = images_within(draft.model, len(draft.samples))
     samples = draft.samples if judge.tells_signal else draft.samples[:most]
     every = judge.on(draft.model, [*samples, *judge.samples])
     # It leaves out images on which the network finds nothing.

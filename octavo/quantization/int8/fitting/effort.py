@@ -35,9 +35,9 @@ _TRIES = 4
 _LOUD = 0.05
 # Images that layers are fitted to where heads are maps: they have many positions (NanoDet-m gains 1.2 dB with 8, 1.5 with 32).
 _FITTED_MAPS = 8
-# Bytes of tensors of the other calibration images that searched ranges are tried on, and how many times the noise of the ranges
-# before, and of the median image, the ones have that live by what was cut off.
-_BYTES, _CUT = 3e9, 2.0
+# How many times the noise of the ranges before, and of the median image, those of the other calibration images have that live by
+# what was cut off.
+_CUT = 2.0
 
 
 def efforts(
@@ -99,7 +99,7 @@ def _searched(
     """
     model, fixed, (judge, others) = draft.model, draft.fixed, judges
     scales = searched_scales(model, plan, judge, others, fixed, **bounds)
-    unseen = unseen[: images_within(model, _BYTES, len(unseen))] if scales and unseen else []
+    unseen = unseen[: images_within(model, len(unseen))] if scales and unseen else []
     if not unseen:
         return scales
     every = judge.on(model, unseen)

@@ -23,9 +23,8 @@ __all__ = ["Found", "SureBoxes", "found_of"]
 
 # Boxes of FP32 that a share of them says something from, and those from which on more would say the same.
 _ENOUGH, _MANY = 50, 400
-# Images on which they are looked for: where fewer are held out, calibration images as well, whose scores lie as close. No more of
-# all than make so many bytes of tensors.
-_IMAGES, _BYTES = 16, 3e9
+# Images on which they are looked for: where fewer are held out, calibration images as well, whose scores lie as close.
+_IMAGES = 16
 # Multiplications of their runs for which many are looked for; beyond them as many times fewer do, down to enough. A run of Faster
 # R-CNN v2 (153e9) takes 3.4 processor seconds, and as much again or more for each placement that comes near.
 _MACS = 1.5e11
@@ -114,6 +113,6 @@ def found_of(
     """
     if boxes is None:
         return None
-    samples = [*held_out, *calibration][: images_within(model, _BYTES, max(len(held_out), _IMAGES))]
+    samples = [*held_out, *calibration][: images_within(model, max(len(held_out), _IMAGES))]
     found = Found(model, samples, boxes, whole, macs=macs)
     return found if found.tells else None

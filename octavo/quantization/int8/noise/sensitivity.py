@@ -69,12 +69,12 @@ def images_worth(model: ir.Model, roundings: int, at_most: int, *, masks: bool =
         masks: it answers with masks.
         least: how many networks of many layers and small images keep.
     """
-    few = max(least, int(_MACS / max(1, roundings * macs_in(model.graph, fed_shape))))
-    return images_within(model, _WORK * (_MASKS if masks else 1) / roundings, min(_IMAGES, few, at_most))
+    few = max(least, roundings_worth(model, roundings))
+    return images_within(model, min(_IMAGES, few, at_most), _WORK * (_MASKS if masks else 1) / roundings)
 
 
 def roundings_worth(model: ir.Model, images: int) -> int:
-    """How many roundings can be measured on so many images each within the bound of multiply-accumulates.
+    """How many roundings can be measured on so many images each within the bound of multiply-accumulates, or the other way round.
 
     Args:
         model: FP32, as prepared for INT8.
