@@ -13,7 +13,8 @@ from networks import Network
 from octavo.errors import ModelRunError
 from octavo.images.dataset import Item
 from octavo.progress import track
-from octavo.runtime.session import Session, session_config
+from octavo.runtime.entries import session_config
+from octavo.runtime.session import Session
 from octavo.runtime.timing import interleaved
 from openvino_session import OpenVino, OpenVinoSession
 from views import VIEWS, View

@@ -13,9 +13,10 @@ from octavo.images.input_sizes import further_sizes, named
 from octavo.layout import REFERENCE
 from octavo.params.grammar import ModelSpec
 from octavo.runtime.benchmark import figures, footprint, latencies, on_device
+from octavo.runtime.entries import session_words
 from octavo.runtime.host import fingerprint
 from octavo.runtime.providers import ON_GPU, chosen_providers
-from octavo.runtime.session import Session, session_words
+from octavo.runtime.session import Session
 from octavo.variants import Variants
 
 __all__ = ["measured"]

@@ -16,9 +16,10 @@ from octavo.errors import SourceError
 from octavo.files import read_json, sha256_bytes, sha256_file, write_json
 from octavo.layout import INT8_VARIANTS, MANIFEST, MODEL
 from octavo.params.grammar import Block, ModelSpec, Segmentation
+from octavo.runtime.entries import session_config
 from octavo.runtime.environment import image
 from octavo.runtime.host import fingerprint, has_vnni, versions
-from octavo.runtime.session import Session, session_config
+from octavo.runtime.session import Session
 
 if TYPE_CHECKING:
     import onnx_ir as ir

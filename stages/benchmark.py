@@ -10,8 +10,8 @@ from octavo.latency import measured
 from octavo.layout import HOSTS, host_record, metrics_dir
 from octavo.params import load_model
 from octavo.progress import say, track
+from octavo.runtime.entries import session_warning
 from octavo.runtime.providers import AUTO, provider_warning
-from octavo.runtime.session import session_warning
 from octavo.variants import Variants
 
 

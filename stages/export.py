@@ -22,7 +22,8 @@ from octavo.progress import say, working
 from octavo.runtime.memory import return_freed
 from octavo.runtime.session import Session
 from octavo.sources import fetch
-from octavo.sources.checks import compare_at_another_size, compare_with_file, compare_with_reference, refuse_mixed_batch, told
+from octavo.sources.against_file import compare_with_file
+from octavo.sources.checks import compare_at_another_size, compare_with_reference, refuse_mixed_batch, told
 from octavo.sources.held import as_many
 from octavo.sources.loaded import loaded_session
 from octavo.tasks.exported import as_read

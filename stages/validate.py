@@ -27,7 +27,7 @@ from octavo.layout import REFERENCE, calibration_dir, metrics_dir, skipped_varia
 from octavo.manifest import as_exported
 from octavo.params import load_model
 from octavo.progress import say, track
-from octavo.runtime.session import session_warning
+from octavo.runtime.entries import session_warning
 from octavo.tasks.embedding.flip import answering
 from octavo.tasks.registry import compared_outputs, model_classes, plugin_behind
 from octavo.variants import Variants

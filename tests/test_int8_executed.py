@@ -30,7 +30,7 @@ from octavo.quantization.executed import Executed, executed
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.verification import verified
-from octavo.runtime import session
+from octavo.runtime import entries
 from octavo.runtime.kernels import KINDS, RunNode, optimized_nodes
 
 GENERATOR = np.random.default_rng(5)
@@ -119,7 +119,7 @@ def test_as_written_is_where_integer_operators_are_exact(format_, vnni, level, m
     result = quantized(model, format=format_)
     save(model, tmp_path / "fp32.onnx")
     save(result.model, tmp_path / "int8.onnx")
-    monkeypatch.setattr(session, "has_vnni", lambda: vnni)
+    monkeypatch.setattr(entries, "has_vnni", lambda: vnni)
     made = verified(
         tmp_path / "int8.onnx", tmp_path / "fp32.onnx", result.decisions, samples(), name="f", custom=CustomOps(), sizes=(2, 1)
     )

@@ -22,7 +22,7 @@ from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of, within
 from octavo.quantization.int8.numbers.weights import codes_of
 from octavo.quantization.int8.structure import targets
-from octavo.runtime import session
+from octavo.runtime import entries
 from octavo.runtime.host import has_vnni
 from octavo.runtime.session import Session
 
@@ -247,13 +247,13 @@ def _layer(weights: np.ndarray, groups: int) -> ir.Model:
 
 
 def test_stages_and_services_open_it_with_the_default_kernels(monkeypatch):
-    monkeypatch.setattr(session, "has_vnni", lambda: False)
+    monkeypatch.setattr(entries, "has_vnni", lambda: False)
     names = ("cpu-no-vnni", "openvino-no-vnni", None, "cpu", "openvino")
     made_for = {target: session_entries({"target": target}) for target in names}
     assert made_for == {"cpu-no-vnni": {}, "openvino-no-vnni": {}, None: {}, "cpu": EXACT, "openvino": EXACT}
     # What nobody knows, or an older package does not say, may be any file.
     assert session_entries(None) == session_entries({}) == EXACT
-    assert session.session_warning([{}, made_for["cpu-no-vnni"]]) is None
-    assert session.session_words([{}, EXACT, EXACT]) == "session.x64quantprecision=1"
-    assert session.session_words([{}, {}]) == "defaults"
-    assert "no VNNI" in session.session_warning([{}, EXACT])
+    assert entries.session_warning([{}, made_for["cpu-no-vnni"]]) is None
+    assert entries.session_words([{}, EXACT, EXACT]) == "session.x64quantprecision=1"
+    assert entries.session_words([{}, {}]) == "defaults"
+    assert "no VNNI" in entries.session_warning([{}, EXACT])

@@ -26,8 +26,9 @@ from octavo.params.grammar import Int8, OnnxSource
 from octavo.quantization.fp16 import quantize_fp16
 from octavo.quantization.int8 import Images, quantize_dynamic, quantize_static
 from octavo.quantization.verification import verified
+from octavo.runtime.entries import session_config
 from octavo.runtime.noise import sqnr_db
-from octavo.runtime.session import Session, session_config
+from octavo.runtime.session import Session
 from octavo.sources.onnx_file import cleaned
 
 FIRST, LAST = (int(place) for place in os.environ.get("RANDOM_GRAPHS", "0:120").split(":"))

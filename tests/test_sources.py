@@ -20,7 +20,8 @@ from octavo.intake.described import described
 from octavo.params.grammar import Input, OnnxSource, TorchSource
 from octavo.runtime.session import Session
 from octavo.sources import fetch
-from octavo.sources.checks import compare_at_another_size, compare_with_file
+from octavo.sources.against_file import compare_with_file
+from octavo.sources.checks import compare_at_another_size
 from octavo.sources.loaded import loaded_session
 
 torch = pytest.importorskip("torch")

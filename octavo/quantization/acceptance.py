@@ -88,7 +88,7 @@ def accept(
         samples: (what the image is, feeds), at least one.
         name: what errors call the quantized graph.
         written_level: the optimization level that computes the graph as it is written: `off`, unless integer operators in it are
-            not exact there on this machine (`octavo.runtime.session.exact_from`).
+            not exact there on this machine (`octavo.runtime.entries.exact_from`).
         compared: the outputs by which the graphs are compared; all where empty.
         classes: the axis of the outputs that class scores lie along; None where there are none.
         entries: session entries that the quantized graph runs with; those of this machine where None.

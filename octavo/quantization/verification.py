@@ -18,8 +18,8 @@ from octavo.quantization.decisions import Decision
 from octavo.quantization.executed import executed
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.share import integer_share
+from octavo.runtime.entries import exact_from, session_config
 from octavo.runtime.kernels import optimized_nodes
-from octavo.runtime.session import exact_from, session_config
 
 __all__ = ["images_to_verify", "verified"]
 
