@@ -211,8 +211,9 @@ class Draft:
 
     @property
     def fixed(self) -> set[str]:
-        """Tensors whose range the recipe gives."""
-        return set(overridden(self.statistics, self.recipe))
+        """Tensors whose range the recipe gives, or the table that they come out of: Tanh with another step is float."""
+        tables = {unit.outputs[0].name or "" for unit in self.units if unit.kind == "Tanh"}
+        return tables | set(overridden(self.statistics, self.recipe))
 
     @property
     def cuts_peaks(self) -> bool:
