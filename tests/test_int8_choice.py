@@ -396,6 +396,27 @@ def test_tensors_of_large_networks_are_tried_on_one_image_where_all_together_hav
     assert all(samples[0] is images.calibration[0] for samples in asked)
 
 
+def test_no_tensor_is_tried_alone_where_all_images_have_two_decibels_more_than_is_wanted(monkeypatch):
+    """Another way makes a little less noise on all of them: it is not what any of them lives by."""
+    random = np.random.default_rng(6)
+    model = prepared(of_branches(random))
+    feeds = [{"x": random.standard_normal((1, 4, 32, 32)).astype(np.float32)} for _ in range(28)]
+    draft = Draft(model, graphs.statistics_of(model, feeds[:24]), Int8(method="percentile", percentile=99.0), {}, feeds[:24])
+    judge = HeadJudge(model, [value.name for value in heads_of(draft.units)], feeds[24:])
+    plan = draft.plan()
+    found = recut.Ranged(draft, plan, judge.judge(draft.written(plan, judge.heads)))
+    tried: list[object] = []
+    monkeypatch.setattr(recut, "_by_tensor", lambda *given, **_: tried.append(given) or ({}, ""))
+    ways = ways_of(Int8(), maps=False, measurable=True)
+    for beyond, count in ((1, 1), (3, 0)):
+        tried.clear()
+        taken = recut.recut(found, judge, found.noise * 10 ** (beyond / 10), ways)
+        assert len(tried) == count
+        # What all tensors have by the other way is taken as before.
+        assert taken.ranges
+        assert taken.noise < found.noise
+
+
 def test_each_tensor_has_the_range_that_measures_best_as_placed():
     """One image lives by large values of one tensor; those of another tensor, which nothing reads, are better cut off."""
     random = np.random.default_rng(2)
