@@ -773,10 +773,13 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
     assert [id(image) for image in seen] == [id(held_out[8]), id(held_out[by_image.index(sorted(by_image)[7])])]
     assert merged == [1, 1]
     # Where single roundings take long, the record has one image, and what repair goes by two; several of a chain are measured at
-    # once where even so few take long, and on one image where that does not do.
+    # once where even so few take long, for the record sooner, and on one image where that does not do.
     work = (len(plan.scales) + len(plan.codes)) * macs_in(draft.model.graph, shape_of)
     for bound, for_repair, images, together in (
-        (work, False, 1, 1),
+        (8 * work, False, 2, 1),
+        (4 * work, False, 2, 2),
+        (2 * work, False, 2, 4),
+        (work, False, 1, 4),
         (work, True, 2, 1),
         (work // 3 + 1, True, 2, 3),
         (1, False, 1, 4),

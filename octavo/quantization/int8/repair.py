@@ -116,7 +116,7 @@ class Placing:
         at_most = len(ranked) if for_repair else min(_RECORDED, len(ranked))
         roundings, least = len(self.whole.scales) + len(self.whole.codes), {} if for_repair else {"least": _RECORDED_OF_MANY}
         count = images_worth(self.draft.model, roundings, at_most, masks=masks, **least)
-        count, together = measured_together(self.draft.model, roundings, count)
+        count, together = measured_together(self.draft.model, roundings, count, recorded=not for_repair)
         chosen = [judge.samples[ranked[place * len(ranked) // count]] for place in range(count)]
         statistics = self.draft.statistics
         return noise_of(self.draft.model, self.whole, judge, chosen, statistics=statistics, together=together)
