@@ -355,6 +355,32 @@ def test_noise_on_images_with_more_signal_than_others_counts_less_where_it_is_da
     )
 
 
+def test_fp32_is_not_run_again_on_images_whose_answers_are_known(monkeypatch):
+    random = np.random.default_rng(8)
+    model = network([oh.make_node("Gemm", ["x", "w"], ["y"], "head")], {"w": graphs.he(random, 8, 6)}, ["y"], inputs={"x": [1, 8]})
+    other = network([oh.make_node("Gemm", ["x", "w"], ["y"], "head")], {"w": graphs.he(random, 8, 6)}, ["y"], inputs={"x": [1, 8]})
+    samples = [{"x": random.standard_normal((1, 8)).astype(np.float32)} for _ in range(12)]
+    judge = HeadJudge(model, ["y"], samples[:8])
+    ran: list[object] = []
+    true = Session.run
+    monkeypatch.setattr(Session, "run", lambda self, feeds, *given: ran.append(feeds) or true(self, feeds, *given))
+    both = judge.on(model, [samples[9], *samples[2:5], samples[8]])
+    assert [id(feeds) for feeds in ran] == [id(samples[9]), id(samples[8])]
+    assert both.samples == [samples[9], *samples[2:5], samples[8]]
+    for answer, feeds in zip(both.answers, both.samples, strict=True):
+        np.testing.assert_array_equal(answer["y"], run(model, feeds)["y"])
+    ran.clear()
+    assert judge.on(model, samples[2:6]).only([1, 3]).on(model, [samples[5], samples[3]]).samples == [samples[5], samples[3]]
+    assert ran == []
+    # Of other weights, and of the first ones behind these.
+    third = judge.on(other, samples[:3])
+    assert len(ran) == 3
+    np.testing.assert_array_equal(third.answers[2]["y"], run(other, samples[2])["y"])
+    ran.clear()
+    np.testing.assert_array_equal(third.on(model, samples[:3]).answers[2]["y"], judge.answers[2]["y"])
+    assert len(ran) == 3
+
+
 @pytest.mark.parametrize("most", [3, 24])
 def test_of_more_calibration_images_than_can_be_measured_the_unusual_ones_are(monkeypatch, most):
     random = np.random.default_rng(6)

@@ -44,12 +44,12 @@ class Spill:
 
         Returns:
             The same arrays, read again each time that they are asked for: writing into one changes no other. Those themselves where
-            all of them together are small.
+            all of them together are small, or were put away before.
 
         Raises:
             OutputError: the system's temporary folder has no room for them.
         """
-        if sum(value.nbytes for value in arrays.values()) < _LARGE:
+        if isinstance(arrays, _Spilled) or sum(value.nbytes for value in arrays.values()) < _LARGE:
             return arrays
         with scratch_written_to(Path(tempfile.gettempdir())):
             if self._file is None:

@@ -63,7 +63,10 @@ class HeadJudge(Judge):
                 "calibrate on images on which it finds something",
             )
 
-    def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
+    def _known(self) -> dict[int, Mapping[str, np.ndarray]]:
+        return {id(feeds): found for feeds, found in zip(self.samples, self._true, strict=True)}
+
+    def _hold(self, results: Iterator[Mapping[str, np.ndarray]]) -> None:
         held, spill = [], Spill()
         for place, found in enumerate(results, 1):
             for name, value in found.items():
@@ -80,7 +83,7 @@ class HeadJudge(Judge):
         self._true, self.samples = [held[place] for place in kept], [self.samples[place] for place in kept]
 
     @property
-    def answers(self) -> list[dict[str, np.ndarray]]:
+    def answers(self) -> list[Mapping[str, np.ndarray]]:
         """What FP32 has at the heads, of each of `samples`, by name."""
         return self._true
 

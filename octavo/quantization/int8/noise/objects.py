@@ -104,7 +104,7 @@ class ObjectJudge(Judge):
         sure = sum(int((rows.best > SURE).sum()) for rows in self._true)
         return self._weight * len(self._true) >= _ENOUGH and sure <= _SHARE * sum(len(rows.best) for rows in self._true)
 
-    def _hold(self, results: Iterator[dict[str, np.ndarray]]) -> None:
+    def _hold(self, results: Iterator[Mapping[str, np.ndarray]]) -> None:
         self._true, self._shapes = [], set()
         for heads, feeds in zip(results, self.samples, strict=True):
             self._shapes.add(tuple(np.shape(heads[name]) for name in self.heads))
