@@ -52,8 +52,8 @@ _MACS, _FEW = 1.2e12, 2
 # (`merged.py`), and where that does not do, on one image. MobileNetV2 and EfficientNet-Lite0, all in INT8: the sum over all comes
 # out within 6 % with two to four together, single ones within 1.1 to 1.6 dB in the middle, 4 dB for nine of ten.
 _DEAR, _TOGETHER = 2.0, 4
-# The same where no layer goes back to float by it: what is measured is for the record. ViT-B/16, all in INT8 and close enough, took
-# 24 of 197 processor seconds for it, Swin-T 13 of 107.
+# The same where no layer goes back to float by it: what is measured is for the record. All 127 roundings of a ResNet-50 take 9.4
+# processor seconds instead of 16.7, their sum comes out within a tenth, single ones within 1.3 dB in the middle.
 _RECORDED = 0.25
 # The noise of a rounding that leaves no number (below zero before a square root). Placements are found by sums of these.
 _NO_NUMBER = 1e3
