@@ -27,6 +27,7 @@ from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 from octavo.graph.passes.cleaning.pad_apart import PadApartPass
 from octavo.graph.passes.cleaning.pick_part import PickPartPass
 from octavo.graph.passes.cleaning.same_order import SameOrderPass
+from octavo.graph.passes.cleaning.scatter_rows import ScatterRowsPass
 from octavo.graph.passes.cleaning.sum_apart import SumApartPass
 from octavo.graph.passes.cleaning.sure_softmax import SureSoftmaxPass
 from octavo.graph.passes.cleaning.swapped_axes import SwappedAxesPass
@@ -140,6 +141,7 @@ def _folded(model: ir.Model) -> list[str]:
     exact = (
         PickPartPass(),
         SameOrderPass(),
+        ScatterRowsPass(),
         NoIdleMovesPass(),
         EinsumToMatMulPass(),
         SwappedAxesPass(),
