@@ -98,8 +98,10 @@ class _How:
     def placed(self, chosen: Chosen, judge: Judge, ways: Sequence[Way]) -> Placed:
         """The placement of a way by a judge's images, and its ranges by some ways (`recut`)."""
         placing = Placing(chosen.draft, chosen.plan, self.prices, self.found)
-        noise, wanted = chosen.noise, 10 ** (-self.bound / 10)
-        left = placing.counting(noise, chosen.plan, wanted)
+        least = least_of(self.bound) if self.recipe.fidelity == "auto" else self.bound
+        noise, wanted, most = chosen.noise, 10 ** (-self.bound / 10), 10 ** (-least / 10)
+        # Boxes are looked for up to the most noise that may be settled on: what is not looked at counts as found.
+        left = placing.counting(noise, chosen.plan, most)
         for_repair = self.recipe.repair and db_of(left) < self.bound
         alone = placing.alone(judge, chosen.by_image, for_repair=for_repair, masks=are_masks(self.last))
         record: dict[str, Any] = {
@@ -115,11 +117,10 @@ class _How:
         if plan is not chosen.plan:
             by_image = judge.judge_by_image(chosen.draft.written(plan, judge.heads))
             noise = judge.total(by_image)
-            left = placing.counting(noise, plan, wanted)
+            left = placing.counting(noise, plan, most)
             record["placed_db"] = db_of(float(np.mean(by_image[-self.held_out :])))
         if self.recipe.repair and db_of(left) < self.bound:
-            least = least_of(self.bound) if self.recipe.fidelity == "auto" else self.bound
-            settled = placing.settled(plan, (left, noise), judge, alone, (wanted, 10 ** (-least / 10)))
+            settled = placing.settled(plan, (left, noise), judge, alone, (wanted, most))
             left, noise, plan = settled.noise, settled.heads, settled.plan
             record |= settled.record(self.bound)
         ranged = Ranged(chosen.draft, plan, noise)

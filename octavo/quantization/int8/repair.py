@@ -141,11 +141,11 @@ class Placing:
         self.stored = {unit.main.name for unit in chosen}
         self.prices = self.prices.with_stored(chosen)
 
-    def counting(self, noise: float, plan: Plan, wanted: float) -> float:
+    def counting(self, noise: float, plan: Plan, most: float) -> float:
         """Noise that a plan leaves at the heads, or what the boxes count as that it does not find again, where this is more; these
-        are not looked for where noise alone is more than wanted.
+        are not looked for where noise alone is more than the most that will do.
         """
-        if self.found is None or noise > wanted:
+        if self.found is None or noise > most:
             return noise
         return max(noise, self.found.noise(self.found.f1(self.draft.written(plan))))
 
