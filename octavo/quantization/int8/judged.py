@@ -79,7 +79,9 @@ def judged(
                 record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
     if "in_float" not in record and draft.target.layout == "kernels":
         plan, noise = with_float32(draft, plan, judge, 10 ** (-record["fidelity_db"] / 10))
-    record |= {"found_f1": round(found.f1(draft.written(plan)), 4)} if found is not None else {}
+    if found is not None:
+        as_placed = plan is of.ranged.plan and draft is placing.draft
+        record["found_f1"] = round(placing.f1(plan) if as_placed else found.f1(draft.written(plan)), 4)
     record |= {"db": db_of(noise)} | ({"expected_loss": round(noise, 4)} if isinstance(judge, ObjectJudge) else {})
     record |= {"times_of": costs.machine} if costs is not None else {}
     return Made(draft, plan, placing.whole, costs, of.alone, record)

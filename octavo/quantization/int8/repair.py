@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.in_float import name_of
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import images_worth, measured_together, noise_of
@@ -74,6 +75,8 @@ class Placing:
         self.stored: set[str] = set()
         # By measured prices, as far as `fastest` has looked.
         self.float_is_fastest = False
+        # By the units in INT8.
+        self._f1: dict[str, float] = {}
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -83,6 +86,8 @@ class Placing:
         if not self.prices.is_measured:
             return self.whole
         chosen = Trade(self.whole.reasons, self.prices, chained=self.chained).cheapest(0.0)
+        if chosen >= set(self.whole.int8):
+            return self.whole
         plan = self.draft.plan(self._given(chosen), self.stored)
         if not plan.codes:
             self.float_is_fastest = True
@@ -147,7 +152,16 @@ class Placing:
         """
         if self.found is None or noise > most:
             return noise
-        return max(noise, self.found.noise(self.found.f1(self.draft.written(plan))))
+        return max(noise, self.found.noise(self.f1(plan)))
+
+    def f1(self, plan: Plan) -> float:
+        """The share of boxes that a plan of the draft finds as FP32 does (`Found.f1`), which takes a run of each image: plans with
+        the same units in INT8 find the same.
+        """
+        name = name_of(plan)
+        if name not in self._f1:
+            self._f1[name] = self.found.f1(self.draft.written(plan))
+        return self._f1[name]
 
     def settled(self, start: Plan, noises: tuple[float, float], judge: Judge, alone: Noise, bounds: tuple[float, float]) -> Settled:
         """The fastest placement that measures well enough, or else the one that measures best; where the fidelity wanted is dear by
