@@ -174,8 +174,10 @@ class Search:
         """Of a few placements of different prices near a limit the one that measures best.
 
         Neighbours differ by a layer or two; those before the last are predicted to make more noise, and some of them make less.
+        Where none comes near, it is those that cost more than `loose`: all others are predicted to make more noise than it does.
         """
-        late = [place for place in within if self.candidates[place].price >= limit / _DEAR**0.5] or within
+        late = [place for place in within if self.candidates[place].price >= limit / _DEAR**0.5]
+        late = late or [place for place in within if self.candidates[place].price > loose.price]
         tried = [late[turn * (len(late) - 1) // _BEFORE] for turn in range(_BEFORE + 1)] if len(late) > _BEFORE else late
         best = loose
         for place in reversed(tried):
