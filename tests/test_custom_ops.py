@@ -294,8 +294,8 @@ def test_detections_of_the_exported_model_are_those_of_its_heads(tmp_path):
     onnx.save(detector(), tmp_path / "d.onnx")
     model = load(tmp_path / "d.onnx")
     custom, notes = resolve(model, {}, 18)
+    assert len(notes) == 1, "by plugin_version the parser finds the plugin: nothing is left out"
     assert "runs by its body (shipped" in notes[0]
-    assert notes[1] == "EfficientNMS_TRT's body takes no account of its attribute 'plugin_version'"
     image = {"image": np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)}
     save(custom.whole(model), tmp_path / "whole.onnx")
     save(custom.part(model), tmp_path / "part.onnx")
@@ -305,6 +305,14 @@ def test_detections_of_the_exported_model_are_those_of_its_heads(tmp_path):
     assert expected[0].min() > 0
     for got, value in zip(Session(tmp_path / "whole.onnx").run(image).values(), expected, strict=True):
         np.testing.assert_array_equal(got, value)
+
+
+def test_what_a_body_has_no_word_for_is_told():
+    proto = detector()
+    plugin = next(node for node in proto.graph.node if node.op_type == "EfficientNMS_TRT")
+    plugin.attribute.extend([oh.make_attribute("plugin_namespace", "acme"), oh.make_attribute("soft_sigma", 0.5)])
+    _, notes = resolve(ir.from_proto(proto), {}, 18)
+    assert notes[1:] == ["EfficientNMS_TRT's body takes no account of its attribute 'soft_sigma'"]
 
 
 def test_a_temporary_folder_without_room_is_an_error_in_words(tmp_path):

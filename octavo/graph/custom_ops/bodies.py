@@ -24,6 +24,8 @@ from octavo.graph.inspect import RUNTIME_DOMAINS
 __all__ = ["Body", "read_body", "serialized", "shipped_body"]
 
 SHIPPED = ("EfficientNMS_TRT",)
+# By these TensorRT's parser finds a plugin; they say nothing of what it computes.
+_FINDS = frozenset({"plugin_namespace", "plugin_version"})
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
@@ -92,7 +94,7 @@ class Body:
                     "give it a default in the function",
                 )
             known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
-            ignored |= set(node.attributes) - known
+            ignored |= set(node.attributes) - known - _FINDS
         for part in self.functions():
             self._check_operators(part, opset)
             self._check_form(part)
