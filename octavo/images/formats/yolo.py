@@ -164,6 +164,10 @@ def _photo(path: Path, label: Path, names: dict[int, str]) -> Photo:
 
 def _annotation(columns: list[str], here: str, names: dict[int, str]) -> Annotation:
     outline = _is_outline(columns)
+    if mark := next((mark for mark in ",;" if any(mark in column for column in columns)), None):
+        raise DataError(
+            f"{here} has {mark!r} in it: {' '.join(columns)!r}", f"{_LINE}: numbers with a decimal point, parted by spaces"
+        )
     if len(columns) != 5 and not outline:
         other = " (key points?)" if len(columns) > 6 else " (a detection with its score?)" if len(columns) == 6 else ""
         raise DataError(f"{here} has {len(columns)} columns{other}", _LINE)
