@@ -142,6 +142,14 @@ class TestEveryFormat:
         assert len(read(WRITERS[form](tmp_path, [("cat", (0, 0, 1, 1))]), form)[0].objects) == 1
 
     @pytest.mark.parametrize("form", WRITERS)
+    def test_a_box_that_is_listed_twice_counts_twice_and_is_told(self, form, tmp_path, capsys):
+        rows = [("cat", (10, 10, 20, 20)), ("dog", (10, 10, 20, 20)), ("cat", (10, 10, 20, 20)), ("cat", (10, 10, 20, 21))]
+        assert len(read(WRITERS[form](tmp_path, rows), form)[0].objects) == 4
+        assert "note: here: 1 annotated box listed again, with the class and corners of one before" in capsys.readouterr().out
+        assert len(read(WRITERS[form](tmp_path / "once", rows[:2]), form)[0].objects) == 2
+        assert "listed again" not in capsys.readouterr().out
+
+    @pytest.mark.parametrize("form", WRITERS)
     def test_boxes_without_area_are_left_out_and_counted(self, form, tmp_path, capsys):
         rows = [("cat", (10, 10, 10, 20)), ("dog", (5, 5, 9, 9)), ("cat", (-1, 0, 0, 9))]
         assert len(read(WRITERS[form](tmp_path, rows), form)[0].objects) == 1

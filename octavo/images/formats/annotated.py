@@ -3,6 +3,7 @@
 - A coordinate that is no finite number, a negative side, a box outside its image: an error.
 - A box that sticks out is clipped: by up to `TOLERANCE` pixels silently (annotators round), further with a note that counts them.
 - A box without area, as it stands or once clipped, is left out with a note that counts them: COCO's train2017 has such.
+- A box that an image has twice with one class counts twice, as in COCO's evaluation, with a note that counts them.
 - An image of another size than its annotations say is an error: mostly photos annotated before their EXIF orientation was applied.
 - Boxes in pixels that all lie within an image's first pixel are shares of its sides, written by mistake: an error.
 - Of an image file that cannot be read no objects are known: `data.on_bad_image` decides once it is read.
@@ -84,10 +85,16 @@ def listed(photos: Iterable[Photo], indices: Mapping[int | str, int | None], whe
     _refuse_shares(photos, where)
     empty: list[str] = []
     cut: list[str] = []
-    images = [Listed(photo.path, objects=_objects(photo, indices, empty, cut)) for photo in photos]
+    again: list[str] = []
+    images = [Listed(photo.path, objects=_objects(photo, indices, empty, cut, again)) for photo in photos]
     for entries, what in ((empty, "without area left out"), (cut, f"clipped that stick out by more than {TOLERANCE:g} pixels")):
         if entries:
             say(f"note: {where}: {len(entries)} annotated box{'es' * (len(entries) > 1)} {what}, the first: {entries[0]}")
+    if again:
+        say(
+            f"note: {where}: {len(again)} annotated box{'es' * (len(again) > 1)} listed again, with the class and corners of one"
+            f" before it in the image: each counts, and what is found can be but one of them; the first: {again[0]}"
+        )
     return images
 
 
@@ -104,7 +111,9 @@ def _refuse_shares(photos: Iterable[Photo], where: str) -> None:
         )
 
 
-def _objects(photo: Photo, indices: Mapping[int | str, int | None], empty: list[str], cut: list[str]) -> Objects | None:
+def _objects(
+    photo: Photo, indices: Mapping[int | str, int | None], empty: list[str], cut: list[str], again: list[str]
+) -> Objects | None:
     """None where the file cannot be read: an error or a skipped image as `data.on_bad_image` has it, once it is."""
     try:
         rows, columns = read_shape(photo.path)
@@ -120,6 +129,7 @@ def _objects(photo: Photo, indices: Mapping[int | str, int | None], empty: list[
             "its boxes would lie elsewhere: annotate this file, or put back the one that was annotated" + other * exchanged,
         )
     kept: list[tuple[Corners, int, bool, float]] = []
+    seen: set[tuple[int, Corners]] = set()
     for box in photo.annotations:
         sides = (columns, rows, columns, rows)
         xyxy = tuple(value * side for value, side in zip(box.xyxy, sides, strict=True)) if photo.shares else box.xyxy
@@ -131,6 +141,10 @@ def _objects(photo: Photo, indices: Mapping[int | str, int | None], empty: list[
             cut.append(box.entry)
         index = indices[box.category]
         if index is not None:
+            # However many times a crowd is listed, what is found in it is neither right nor wrong.
+            if (index, inside) in seen and not box.crowd:
+                again.append(box.entry)
+            seen.add((index, inside))
             own = (inside[2] - inside[0]) * (inside[3] - inside[1])
             kept.append((inside, index, box.crowd, own if box.area is None else box.area))
     corners, classes, crowd, area = zip(*kept, strict=True) if kept else ((), (), (), ())
