@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from graphs import network
 
-from octavo.quantization.int8.structure.heads import is_last_weighted
+from octavo.quantization.int8.structure.heads import heads_of, is_last_weighted
 from octavo.quantization.int8.structure.placement import decisions_of, place
 from octavo.quantization.int8.structure.units import Unit, units_of
 
@@ -155,6 +155,32 @@ def test_the_last_weights_are_known_and_the_tail_is_what_is_left():
         ["y"],
     )
     assert {unit.name: last for unit, last in is_last_weighted(units).items()} == {"a": False, "p": False, "b1": True, "b2": True}
+
+
+def chosen_behind(op_type: str, **settings: object) -> tuple[list, dict[str, np.ndarray]]:
+    """A Conv `a` whose output two branches of an If read, `c`, each as an average or as the largest value of each channel."""
+    branches = {
+        name: oh.make_graph([oh.make_node(kind, ["a"], [f"{name}_y"])], name, [], [oh.make_tensor_value_info(f"{name}_y", 1, None)])
+        for name, kind in (("then_branch", "GlobalAveragePool"), ("else_branch", "GlobalMaxPool"))
+    }
+    nodes = [conv("x", "a"), oh.make_node("ReduceMax", ["x"], ["most"], "most", keepdims=0)]
+    nodes += [oh.make_node("Greater", ["most", "one"], ["is"], "is"), oh.make_node("If", ["is"], ["c"], "c", **branches)]
+    return [*nodes, oh.make_node(op_type, ["c", "v"], ["y"], "y", **settings)], {"one": np.float32(1)}
+
+
+def test_what_the_branches_of_an_if_read_leads_on_as_far_as_the_if_does():
+    nodes, tensors = chosen_behind("Conv")
+    units = grouped(nodes, ["y"], tensors={**tensors, "w": normal(4, 3, 1, 1), "v": normal(2, 4, 1, 1)})
+    leads = {unit.name: last for unit, last in is_last_weighted(units).items()}
+    assert leads["a"] is False
+    assert leads["y"] is True
+
+
+def test_what_an_if_s_branch_averages_is_no_head():
+    """A tensor in a branch has no name in the graph that is measured."""
+    nodes, tensors = chosen_behind("Add")
+    units = grouped(nodes, ["y"], tensors={**tensors, "w": normal(4, 3, 1, 1), "v": np.ones(1, np.float32)})
+    assert [value.name for value in heads_of(units)] == ["a"]
 
 
 def decoded(mean: str, bins: np.ndarray, **settings: object) -> dict[str, bool]:

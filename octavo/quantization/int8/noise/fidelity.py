@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from octavo.quantization.int8.structure.heads import is_map
+from octavo.quantization.int8.structure.heads import channels_last, is_map
 
 __all__ = ["PICTURES", "are_masks", "fidelity_of", "least_of"]
 
@@ -40,9 +40,14 @@ def fidelity_of(heads: Sequence[ir.Value], effort: str) -> float:
 
 
 def are_masks(heads: Sequence[ir.Value]) -> bool:
-    """Whether a network's heads are maps of one size."""
+    """Whether a network's heads are maps of one size; with channels last, of one width, too: boxes and scores of the same queries,
+    as DETR has them, are a detector's.
+    """
     maps = [value for value in heads if is_map(value)]
-    return bool(maps) and len({tuple(map(str, value.shape[2:])) for value in maps if value.shape is not None}) <= 1
+    sizes = {
+        tuple(map(str, value.shape[1:] if channels_last(value) else value.shape[2:])) for value in maps if value.shape is not None
+    }
+    return bool(maps) and len(sizes) <= 1
 
 
 def least_of(bound: float) -> float:

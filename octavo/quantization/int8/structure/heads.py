@@ -13,7 +13,7 @@ from octavo.graph.nodes import is_pointwise
 from octavo.quantization.int8.structure.curves import CURVES
 from octavo.quantization.int8.structure.units import ACTIVATIONS, Unit, constant, readers
 
-__all__ = ["heads_of", "is_last_weighted", "is_map", "last_of", "map_heads", "pixel_heads"]
+__all__ = ["channels_last", "heads_of", "is_last_weighted", "is_map", "last_of", "map_heads", "pixel_heads"]
 
 # What leaves values at their positions, or moves whole axes: behind it a map is still averaged over all positions.
 _IN_PLACE = (
@@ -49,7 +49,7 @@ def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
     Units missing from the answer are the network's tail: nothing behind them multiplies what they put out. Where it only says which
     regions are cut out of another tensor (the boxes of a Mask R-CNN, before its masks), no weights multiply it.
     """
-    by_node = {node: unit for unit in units for node in unit.nodes}
+    by_node = _by_node(units)
     leads: dict[Unit, bool] = {}
     for unit in reversed(units):
         behind = [
@@ -62,6 +62,16 @@ def is_last_weighted(units: list[Unit]) -> dict[Unit, bool]:
         if further or unit.kind == "linear" or _is_float_layer(unit):
             leads[unit] = not further
     return leads
+
+
+def _by_node(units: list[Unit]) -> dict[ir.Node, Unit]:
+    """Whose each node is; the nodes in an If's branches or a Loop's body, which read the graph around them, are that unit's."""
+    by_node = {node: unit for unit in units for node in unit.nodes}
+    for node, unit in list(by_node.items()):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                by_node |= dict.fromkeys(ir.traversal.RecursiveGraphIterator(attribute.as_graph()), unit)
+    return by_node
 
 
 def _is_float_layer(unit: Unit) -> bool:
@@ -101,11 +111,11 @@ def is_map(value: ir.Value) -> bool:
     """Whether a head's output has more than one position, or may have. A vector may be written with an axis of one token."""
     if value.shape is None:
         return True
-    positions = value.shape[1:-1] if _channels_last(value) else value.shape[2:]
+    positions = value.shape[1:-1] if channels_last(value) else value.shape[2:]
     return any(dim != 1 for dim in positions)
 
 
-def _channels_last(value: ir.Value) -> bool:
+def channels_last(value: ir.Value) -> bool:
     """Whether a tensor has its channels on the last axis, as what comes from a product of matrices has."""
     node, turned = value.producer(), False
     while node is not None and node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
@@ -168,7 +178,8 @@ def _answers(unit: Unit) -> list[ir.Value]:
     while left:
         value, last = left.pop()
         nodes = list(readers(value))
-        if value.is_graph_output() or not nodes:
+        # What an If's branch makes of it is no tensor of this graph.
+        if value.is_graph_output() or not nodes or any(node.graph is not unit.main.graph for node in nodes):
             return [head]
         for node in nodes:
             if _condenses(node, last=last):
