@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.quantization.int8.draft import Draft, Plan
-from octavo.quantization.int8.in_float import name_of
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import images_worth, measured_together, noise_of
@@ -75,8 +74,8 @@ class Placing:
         self.stored: set[str] = set()
         # By measured prices, as far as `fastest` has looked.
         self.float_is_fastest = False
-        # By the units in INT8.
-        self._f1: dict[str, float] = {}
+        # By the units in INT8, and the float layers whose weights are.
+        self._f1: dict[tuple[frozenset[Unit], frozenset[str]], float] = {}
 
     def fastest(self) -> Plan:
         """The fastest placement by measured prices; by estimated ones `whole`.
@@ -156,12 +155,12 @@ class Placing:
 
     def f1(self, plan: Plan) -> float:
         """The share of boxes that a plan of the draft finds as FP32 does (`Found.f1`), which takes a run of each image: plans with
-        the same units in INT8 find the same.
+        the same units in INT8, and the same weights stored so, find the same.
         """
-        name = name_of(plan)
-        if name not in self._f1:
-            self._f1[name] = self.found.f1(self.draft.written(plan))
-        return self._f1[name]
+        key = frozenset(plan.int8), frozenset(plan.stored)
+        if key not in self._f1:
+            self._f1[key] = self.found.f1(self.draft.written(plan))
+        return self._f1[key]
 
     def settled(self, start: Plan, noises: tuple[float, float], judge: Judge, alone: Noise, bounds: tuple[float, float]) -> Settled:
         """The fastest placement that measures well enough, or else the one that measures best; where the fidelity wanted is dear by
