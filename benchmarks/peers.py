@@ -13,7 +13,6 @@ Writes FOLDER/peers.md, FOLDER/peers.json and FOLDER/<network>/<tool>.onnx.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -26,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from pydantic import ValidationError
 
 from arguments import at_least, environment_path, parser
 from measure import FP32, judge, open_exact
@@ -35,6 +33,7 @@ from octavo import cli
 from octavo.errors import ModelRunError, ParamsError
 from octavo.files import read_json, write_json, write_text
 from octavo.params.grammar import Int8
+from octavo.params.load import checked
 from octavo.progress import say, working
 from octavo.runtime.benchmark import peak_memory_mib
 from octavo.runtime.host import fingerprint, versions
@@ -233,9 +232,9 @@ def _settings(text: str) -> dict[str, Any]:
     """An `int8` block; what is wrong with it, in params.yaml's own words."""
     try:
         found = yaml.safe_load(text)
-        Int8.model_validate(found)
-    except (yaml.YAMLError, ValidationError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    except yaml.YAMLError as error:
+        raise ParamsError(f"--int8 is no YAML: {error}", 'write it like --int8 "{placement: all}"') from error
+    checked(Int8, found, "--int8")
     return found
 
 

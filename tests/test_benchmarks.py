@@ -189,13 +189,13 @@ def test_settings_of_octavo_reach_its_quantizer_and_the_table(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [("{fidelty: 24}", "fidelty"), ("{fidelity: high}", "fidelity"), ("{a: [", "while parsing")]
+    ("given", "said"), [("{fidelty: 24}", "did you mean 'fidelity'?"), ("{fidelity: high}", "fidelity"), ("{a: [", "while parsing")]
 )
-def test_settings_of_octavo_that_it_does_not_know(given, said, capsys, monkeypatch):
+def test_settings_of_octavo_that_it_does_not_know(given, said, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["peers.py", "--out", "none", "--int8", given])
-    with pytest.raises(SystemExit):
+    with pytest.raises(ParamsError, match="--int8") as refused:
         peers.main()
-    assert said in capsys.readouterr().err
+    assert said in refused.value.problem
 
 
 @pytest.mark.parametrize(("option", "said"), [(("--samples", "3"), "3 is less than 4"), (("--limit", "0"), "0 is less than 1")])

@@ -834,7 +834,7 @@ class TestCollector:
             collect(model, lambda: [])
         with pytest.raises(ModelRunError, match="no tensor 'nothing'"):
             list(read_tensors(model, ["nothing"], feeds(1)))
-        with pytest.raises(ModelRunError, match="does not run on image"):
+        with pytest.raises(ModelRunError, match=r"does not run on image \[1, 3, 16, 16\] float32 of image 0: "):
             collect(model, feeds(1, size=16))
 
     def test_integer_side_tensors_are_left_out(self):

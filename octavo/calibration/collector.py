@@ -221,7 +221,7 @@ def _pass(group: Group, tally: Tally, statistics: Statistics, images: _Images, *
             # What is refused is the tensor where NaN begins: what is computed of a bad input is bad, too.
             inputs = [name for name in fetched if name in feeds]
             try:
-                read = group.read(feeds)
+                read = group.read(feeds, where)
                 # One lane at a time: two would only wait for the interpreter's lock, thousands of times an image.
                 with adding:
                     add(inputs, read, where)

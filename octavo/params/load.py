@@ -15,7 +15,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from octavo.errors import ParamsError
 from octavo.params import grammar, places
 
-__all__ = ["load", "load_model", "load_sets"]
+__all__ = ["checked", "load", "load_model", "load_sets"]
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -103,10 +103,29 @@ def _read(path: Path, schema: type[S], model: str | None = None) -> S:
         others = all(item["loc"][:1] == (root,) and item["loc"][1:2] not in ((), (model,)) for item in items)
         if others and isinstance(blocks, dict) and model in blocks:
             return schema.model_validate(raw | {root: {model: blocks[model]}})
-        lines = [_explain(schema, raw, item) for item in items]
-        raise ParamsError(
-            f"{path}:\n" + "\n".join(f"  {line}" for line in lines), f"correct {path} as the lines above say"
-        ) from error
+        raise _refused(schema, raw, str(path), error) from error
+
+
+def checked(schema: type[S], raw: Any, what: str) -> S:
+    """A block of params.yaml that comes from elsewhere: a command line.
+
+    Args:
+        schema: of `octavo.params.grammar` or `octavo.params.recipe`.
+        raw: as YAML has it.
+        what: where it comes from, for the error.
+
+    Raises:
+        ParamsError: it is none; each mistake is a line.
+    """
+    try:
+        return schema.model_validate(raw)
+    except ValidationError as error:
+        raise _refused(schema, raw, what, error) from error
+
+
+def _refused(schema: type[BaseModel], raw: Any, what: str, error: ValidationError) -> ParamsError:
+    lines = [_explain(schema, raw, item) for item in error.errors(include_url=False)]
+    return ParamsError(f"{what}:\n" + "\n".join(f"  {line}" for line in lines), f"correct {what} as the lines above say")
 
 
 def load_model(path: str | Path, name: str) -> grammar.ModelSpec:

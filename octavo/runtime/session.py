@@ -127,12 +127,15 @@ class Session:
         """`name`, `shape` and `type` of each input: a name or None in a shape is an open size, the type ONNX Runtime's word."""
         return [{"name": name, "shape": self.input_shapes[name], "type": self.input_types[name]} for name in self.inputs]
 
-    def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def run(
+        self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None, *, where: str = ""
+    ) -> dict[str, np.ndarray]:
         """Run once.
 
         Args:
             feeds: as `fed` takes them.
             outputs: names; all where None.
+            where: what the input is (a file's name), for the error.
 
         Returns:
             Output name to array.
@@ -145,7 +148,7 @@ class Session:
         try:
             return dict(zip(names, self._session.run(names, self.fed(feeds)), strict=True))
         except _ERRORS as error:
-            raise self._refused(feeds, error) from error
+            raise self._refused(feeds, error, where) from error
 
     def shrink(self, feeds: Mapping[str, np.ndarray]) -> None:
         """Give back to the system what runs on the CPU keep for the next one, all but the weights; the next one takes it anew.
@@ -174,9 +177,10 @@ class Session:
         """Feeds as the graph takes them: float32 cast to float16 where `fp16: {keep_io: false}` made an input float16."""
         return halved(feeds, self._halves)
 
-    def _refused(self, feeds: Mapping[str, np.ndarray], error: Exception) -> ModelRunError:
+    def _refused(self, feeds: Mapping[str, np.ndarray], error: Exception, where: str = "") -> ModelRunError:
         shapes = ", ".join(f"{name} {list(value.shape)} {value.dtype}" for name, value in feeds.items())
-        problem = f"{self.name}: the graph does not run on {shapes}: {_first_line(error)}"
+        of = f" of {where}" if where else ""
+        problem = f"{self.name}: the graph does not run on {shapes}{of}: {_first_line(error)}"
         for name, value in feeds.items():
             declared = self.input_shapes[name]
             if value.shape[:1] == (1,) and len(declared) == 4 and isinstance(declared[0], int) and declared[0] > 1:
@@ -230,7 +234,7 @@ class Session:
         Raises:
             ModelRunError: an output is not finite, or the run fails.
         """
-        results = self.run(feeds)
+        results = self.run(feeds, where=where)
         for name, value in results.items():
             if np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():
                 bad = "NaN" if np.isnan(value).any() else "infinity"

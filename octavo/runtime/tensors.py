@@ -68,8 +68,12 @@ class Group:
         """Read with this session what is no input."""
         self._session = session
 
-    def read(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def read(self, feeds: Mapping[str, np.ndarray], where: str = "") -> dict[str, np.ndarray]:
         """Run once; several threads may.
+
+        Args:
+            feeds: graph input name to array.
+            where: what they are (a file's name), for the error.
 
         Returns:
             Tensor name to array, or what is put out in place of tensors (`open_groups`, `tap`).
@@ -79,7 +83,7 @@ class Group:
         """
         tensors = {name: feeds[name] for name in self._fed}
         if self._session is not None:
-            tensors |= self._session.run(feeds)
+            tensors |= self._session.run(feeds, where=where)
         return tensors
 
     def close(self) -> None:
