@@ -16,6 +16,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from octavo.errors import SourceError
+from octavo.graph.in_file import parsed
 
 __all__ = ["copied", "load", "save", "weight_bytes"]
 
@@ -31,7 +32,7 @@ LFS_POINTER = b"version https://git-lfs"
 
 
 def load(path: str | Path) -> ir.Model:
-    """Read an ONNX file; large external weights are mapped into memory, not copied, so their size does not matter.
+    """Read an ONNX file; large weights, in it or outside, are mapped into memory, not copied, so their size does not matter.
 
     Sizes that the file gives as -1 are open ones.
 
@@ -52,11 +53,12 @@ def load(path: str | Path) -> ir.Model:
             "export it again with external data for the weights",
         )
     try:
-        proto = onnx.load(path, format="protobuf", load_external_data=False)
+        found = parsed(path)
     except DecodeError as error:
         raise SourceError(
             f"{path}: is truncated or not an ONNX file ({path.stat().st_size} bytes)", "copy or export it again"
         ) from error
+    proto = found.proto
     # Protobuf takes an empty file, and many short ones, for a message without any field.
     for field, present in {
         "an IR version": proto.ir_version > 0,
@@ -72,6 +74,8 @@ def load(path: str | Path) -> ir.Model:
     except ir.serde.SerdeError as error:
         raise SourceError(f"{path}: is not a valid ONNX graph: {_innermost(error)}", "export it again") from error
     _check_sizes(path, proto)
+    for name, weight in found.weights.items():
+        model.graph.initializers[name].const_value = weight
     _in_order(path, model.graph)
     _open_sizes(model)
     for graph in model.graphs():
@@ -111,7 +115,10 @@ def save(model: ir.Model, path: str | Path, *, inline_limit: int = INLINE_LIMIT)
         ir.external_data.load_to_model(written)
     proto = ir.to_proto(written)
     _tidy_model(proto)
-    path.write_bytes(proto.SerializeToString(deterministic=True))
+    data = proto.SerializeToString(deterministic=True)
+    # A file of its own: weights of a model that was read from the one before lie there still.
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def copied(model: ir.Model) -> ir.Model:

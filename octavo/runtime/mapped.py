@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from octavo.file_tensor import FileTensor, MappedFile
 from octavo.files import scratch_written_to
 from octavo.runtime.session import Session
 
@@ -25,6 +26,8 @@ __all__ = ["MappedConstants", "session_of"]
 # Constants from so many bytes on: what is smaller is not worth a file.
 _LARGE = 256 << 10
 _PAGE = 4096
+# Bytes of constants that a graph is loaded with beside those of its own file.
+_OTHERS = 8 << 20
 _NAME = "<graph in memory>"
 
 
@@ -40,7 +43,7 @@ def session_of(model: ir.Model, **options: Any) -> Session:
         OutputError: the system's temporary folder has no room for its large constants.
     """
     constants = MappedConstants()
-    return constants.session(constants.proto(model).SerializeToString(), **options)
+    return constants.session(ir.to_proto(constants.in_place(model)).SerializeToString(), **options)
 
 
 class MappedConstants:
@@ -53,6 +56,8 @@ class MappedConstants:
     def __init__(self, least: int | None = None) -> None:
         self._least = _LARGE if least is None else least
         self._folder: Path | None = None
+        # The graph's own file, where constants stay in it.
+        self._own: MappedFile | None = None
 
     def constant(self, name: str, array: np.ndarray) -> onnx.TensorProto:
         """An array as a graph's constant of this name.
@@ -90,6 +95,25 @@ class MappedConstants:
                 value.const_value = self._moved(value.const_value, value.name or "")
         return model
 
+    def in_place(self, model: ir.Model) -> ir.Model:
+        """As `without`; but where next to all constants lie in a graph's own file they stay there, and the others in the graph.
+
+        Raises:
+            OutputError: the system's temporary folder has no room for them.
+        """
+        mapped = [value.const_value for value in model.graph.initializers.values() if self._is_mapped(value.const_value)]
+        own = [tensor for tensor in mapped if isinstance(tensor, FileTensor)]
+        others = sum(tensor.nbytes for tensor in mapped) - sum(tensor.nbytes for tensor in own)
+        if len({tensor.file for tensor in own}) != 1 or others > _OTHERS or not own[0].file.lies_there():
+            return self.without(model)
+        self._own = own[0].file
+        model = model.clone()
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, FileTensor):
+                value.const_value = _located(tensor, value.name or "", tensor.file.path, tensor.offset)
+        return model
+
     def session(self, graph: bytes, **options: Any) -> Session:
         """A session for a serialized graph with such constants.
 
@@ -102,17 +126,14 @@ class MappedConstants:
             OutputError: the system's temporary folder has no room for it.
         """
         if self._folder is None:
-            return Session(graph, **options)
+            return Session(graph, beside=None if self._own is None else self._own.path.parent, **options)
         path = self._folder / "graph.onnx"
         with scratch_written_to(self._folder):
             path.write_bytes(graph)
         return Session(path, **{"name": _NAME, **options})
 
     def _moved(self, tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
-        file, offset = self._written(tensor.numpy())
-        return ir.ExternalTensor(
-            file.name, offset, tensor.nbytes, tensor.dtype, name=name, shape=tensor.shape, base_dir=file.parent
-        )
+        return _located(tensor, name, *self._written(tensor.mapped if isinstance(tensor, FileTensor) else tensor.numpy()))
 
     def _is_mapped(self, tensor: ir.TensorProtocol | None) -> bool:
         """Whether a constant is mapped: strings and packed halves of bytes are not."""
@@ -132,3 +153,7 @@ class MappedConstants:
             file.truncate(offset)
             np.ascontiguousarray(array).tofile(file)
         return path, offset
+
+
+def _located(tensor: ir.TensorProtocol, name: str, file: Path, offset: int) -> ir.ExternalTensor:
+    return ir.ExternalTensor(file.name, offset, tensor.nbytes, tensor.dtype, name=name, shape=tensor.shape, base_dir=file.parent)

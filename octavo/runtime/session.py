@@ -42,6 +42,8 @@ _MIXED, _PROPAGATES = "output_dtype INT8 does not match y_zero_point type UINT8"
 # take turns on two cores took 45 ms a run instead of 16 (YOLOX-nano). Within a run they spin as always.
 _QUIET = {"session.force_spinning_stop": "1"}
 
+_BESIDE = "session.model_external_initializers_file_folder_path"
+
 
 class Session:
     """An ONNX Runtime session with clear errors.
@@ -57,6 +59,7 @@ class Session:
         save_optimized: write the graph that really runs here.
         profile: record each kernel's time; `end_profiling` writes them to a file whose name begins so.
         without: optimizers of ONNX Runtime to leave out, by its names for them.
+        beside: the folder that external data of a graph in memory lies in.
         entries: session entries in place of `session_config`'s; nothing is added to them but what keeps one session's waiting
             threads off the cores that another one runs on.
 
@@ -77,6 +80,7 @@ class Session:
         save_optimized: str | Path | None = None,
         profile: str | Path | None = None,
         without: Sequence[str] = (),
+        beside: Path | None = None,
         entries: Mapping[str, str] | None = None,
     ) -> None:
         self.provider = provider
@@ -97,6 +101,8 @@ class Session:
             options.profile_file_prefix = str(profile)
         for key, value in {**_QUIET, **(session_config() if entries is None else entries)}.items():
             options.add_session_config_entry(key, value)
+        if beside is not None:
+            options.add_session_config_entry(_BESIDE, str(beside))
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
         crash.opened(self.name)

@@ -34,7 +34,7 @@ def observe_sizes(model: ir.Model, feeds: Mapping[str, np.ndarray], key: str = S
     if not made:
         return
     constants = MappedConstants()
-    proto = constants.proto(model)
+    proto = ir.to_proto(constants.in_place(model))
     del proto.graph.output[:]
     for place, value in enumerate(made):
         name = f"{SEEN}.{place}"

@@ -168,7 +168,7 @@ def open_groups(
     """
     constants = MappedConstants(_SMALL)
     large = _is_large(model)
-    light = constants.without(model)
+    light = constants.in_place(model)
     del model
     if large:
         # A caller that keeps no reference either gets the memory of the weights back (nodes and values form cycles).
