@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from octavo.calibration.channels import channel_axis
 from octavo.calibration.histogram import stride
-from octavo.calibration.tally import Probed, Tally
+from octavo.calibration.tally import OUTPUT, Probed, Tally
 from octavo.runtime.tensors import bytes_of
 
 __all__ = ["Probes"]
@@ -50,7 +50,7 @@ class Probes:
         """Lay probes beside these tensors.
 
         Returns:
-            What to put out: the tensors without a probe, and what each probe found (`Probed.output`).
+            What to put out: the tensors without a probe, and what all probes found (`OUTPUT`).
         """
         plain, probed, found = [], [], []
         # ONNX Runtime goes back from the outputs and takes what was added last first: laid from the last tensor on, each probe runs
@@ -62,9 +62,13 @@ class Probes:
                 continue
             probed.append(one)
             found.append(_lay(model, value, self._channel(value), self._step(value)))
-            found[-1].name, found[-1].dtype = one.output, ir.DataType.FLOAT
         self.tally = Tally(probed[::-1])
-        return plain + found
+        if not found:
+            return plain
+        # One vector of all: each output costs an array, and each piece of one in Python more than its copy here.
+        whole = _joined(model, [part for kind in zip(*found[::-1], strict=True) for part in kind])
+        whole.name, whole.dtype = OUTPUT, ir.DataType.FLOAT
+        return [*plain, whole]
 
     def size(self, value: ir.Value) -> int:
         """Bytes that come out for a tensor of one image."""
@@ -103,13 +107,13 @@ class Probes:
         return stride(tuple(self._sizes(value)))
 
 
-def _lay(model: ir.Model, value: ir.Value, channel: int, step: int) -> ir.Value:
-    """The vector of `Probed.output`: one node at its end, so that all of it is computed while the tensor is in the cache."""
+def _lay(model: ir.Model, value: ir.Value, channel: int, step: int) -> list[ir.Value]:
+    """What `OUTPUT` holds of a tensor: the least and the largest value of each channel, the sums, and what to count."""
     axes = [axis for axis in range(len(value.shape)) if axis != channel]
     row = _added(model, ir.node("Reshape", [value, _constant(model, [-1])]))
     if step > 1:
         row = _added(model, ir.node("Slice", [row, *(_constant(model, [number]) for number in (0, _END, 0, step))]))
-    return _joined(model, [*(_reduced(model, op_type, value, axes) for op_type in ("ReduceMin", "ReduceMax", "ReduceSum")), row])
+    return [*(_reduced(model, op_type, value, axes) for op_type in ("ReduceMin", "ReduceMax", "ReduceSum")), row]
 
 
 def _reduced(model: ir.Model, op_type: str, value: ir.Value, axes: list[int]) -> ir.Value:

@@ -14,7 +14,11 @@ from octavo.calibration.channels import Channels, beyond, rounded
 from octavo.calibration.histogram import BINS, add_counts
 from octavo.calibration.tensor import TensorStatistics, refuse
 
-__all__ = ["Probed", "Tally"]
+__all__ = ["OUTPUT", "Probed", "Tally"]
+
+# The float32 vector that tells of all tensors, one after the other: the least value of each channel, then the largest ones, then
+# the sums, then what to count.
+OUTPUT = "octavo.probes"
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,6 @@ class Probed:
     axis: int | None = None
     may_be_infinite: bool = False
 
-    @property
-    def output(self) -> str:
-        """The float32 vector that tells of it: the least value of each channel, the largest ones, the sums, then what to count."""
-        return f"{self.name}.octavo.probe"
-
 
 class Tally:
     """Adds up what probes put out.
@@ -57,6 +56,7 @@ class Tally:
         self._probed = list(probed)
         self.names = frozenset(one.name for one in probed)
         self._starts = np.cumsum([0, *(one.channels for one in probed)])
+        self._rows = np.cumsum([one.counted for one in probed])[:-1]
         channels = int(self._starts[-1])
         self._low, self._high = np.full(channels, np.inf, np.float32), np.full(channels, -np.inf, np.float32)
         self._sums = np.zeros(channels, np.int64)
@@ -70,7 +70,7 @@ class Tally:
         """Add one image.
 
         Args:
-            read: the vectors of `Probed.output`, among others.
+            read: `OUTPUT`, among others.
             where: the image, for errors.
 
         Raises:
@@ -78,11 +78,7 @@ class Tally:
         """
         if not self._probed:
             return
-        found = [read[one.output] for one in self._probed]
-        low, high, sums = (
-            np.concatenate([one[place * kind.channels :][: kind.channels] for one, kind in zip(found, self._probed, strict=True)])
-            for place in range(3)
-        )
+        low, high, sums, counted = np.split(read[OUTPUT], int(self._starts[-1]) * np.arange(1, 4))
         # Extremes may pass NaN over, sums do not; those of finite values may exceed float32.
         odd = ~(np.isfinite(low) & np.isfinite(high)) | np.isnan(sums)
         if odd.any():
@@ -92,7 +88,7 @@ class Tally:
             if refused.any():
                 refuse(self._name_at(int(refused.argmax())), where)
             self._infinite |= {self._name_at(int(place)) for place in np.flatnonzero(odd)}
-            sums[odd] = 0
+            sums = np.where(odd, 0, sums)
         sums = sums.astype(np.float64)
         if (far := beyond(sums)).any():
             self._beyond |= far
@@ -100,8 +96,8 @@ class Tally:
         self._sums += rounded(sums)
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
-        for one, kind, counts in zip(found, self._probed, self._counts, strict=True):
-            add_counts(one[3 * kind.channels :], counts)
+        for row, counts in zip(np.split(counted, self._rows), self._counts, strict=True):
+            add_counts(row, counts)
         self._images += 1
 
     def _name_at(self, channel: int) -> str:
