@@ -28,6 +28,8 @@ _WAYS_OUT = {
 }
 _WAY_OUT = "report it with the lines above; another version of onnxruntime, or another export of the network, may not crash"
 
+_WAS_WRITTEN_OVER = "a file that it read, of a model or of temporary data, was written over or cut off meanwhile: run it again"
+
 _SHELL = "/bin/sh"
 # Seconds that a shell may take to end.
 _ENDS = 2.0
@@ -43,6 +45,8 @@ while IFS= read -r line; do
 done
 [ -n "$fatal" ] || exit 0
 IFS= read -r last <&1
+# Of a file that is mapped (weights, a cache of images) what is read is no longer there.
+[ "$fatal" != 'Bus error' ] || set -- "$1" "$3"
 printf 'error: %s: native code ended the process (%s)%s; outputs are as they were\n  to mend: %s\n' "$1" "$fatal" "$last" "$2" >&2
 """
 
@@ -83,7 +87,7 @@ def watched(script: str, arguments: Sequence[str] = ()) -> Iterator[None]:
         return
     try:
         notes = tempfile.TemporaryFile()  # noqa: SIM115 (both have it open until this process ends)
-        words = [" ".join([script, *arguments]), _WAYS_OUT.get(script, _WAY_OUT)]
+        words = [" ".join([script, *arguments]), _WAYS_OUT.get(script, _WAY_OUT), _WAS_WRITTEN_OVER]
         watcher = subprocess.Popen([_SHELL, "-c", _WATCHER, "octavo", *words], stdin=subprocess.PIPE, stdout=notes)
     except OSError:
         # No room for a file or a process: what this one does matters more.

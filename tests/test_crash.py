@@ -65,6 +65,19 @@ def test_a_crash_names_the_stage_the_file_and_the_way_out(tmp_path, ends, number
     assert "`fp16.keep_float`" in mend
 
 
+def test_a_model_written_over_while_it_is_read_is_said_to_be(tmp_path):
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [1 << 19], bytes(4 << 19), raw=True)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1 << 19]) for name in "xy")
+    of_weights = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    onnx.save(helper.make_model(of_weights, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "large.onnx")
+    ends = "from octavo.graph.io import load; model = load('large.onnx'); open('large.onnx', 'wb'); "
+    done = ended(tmp_path, f"os.chdir({str(tmp_path)!r}); {ends}model.graph.initializers['w'].const_value.tobytes()")
+    assert done.returncode == -signal.SIGBUS
+    error, mend = done.stderr.splitlines()[-2:]
+    assert "native code ended the process (Bus error)" in error
+    assert "written over" in mend
+
+
 @pytest.mark.parametrize(
     ("ends", "code", "said"),
     [

@@ -34,7 +34,8 @@ LFS_POINTER = b"version https://git-lfs"
 def load(path: str | Path) -> ir.Model:
     """Read an ONNX file; large weights, in it or outside, are mapped into memory, not copied, so their size does not matter.
 
-    Sizes that the file gives as -1 are open ones.
+    Sizes that the file gives as -1 are open ones. The file may be replaced or deleted while the model is in use, but not written
+    over in place (`octavo.file_tensor`).
 
     Raises:
         SourceError: the file or its external data is missing, truncated or outside the file's folder, is not ONNX, or a
