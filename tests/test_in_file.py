@@ -166,6 +166,32 @@ def test_small_files_and_tensors_are_parsed_whole(path, monkeypatch):
     assert not isinstance(body(load(path)), FileTensor)
 
 
+def saved(model, file, monkeypatch, least):
+    with monkeypatch.context() as patch:
+        patch.setattr(in_file, "_LARGE", least)
+        save(model, file)
+    return file.read_bytes()
+
+
+def test_what_is_written_piece_by_piece_is_what_is_written_whole(path, monkeypatch, tmp_path):
+    beside = tmp_path / "beside" / "model.onnx"
+    beside.parent.mkdir()
+    onnx.save(onnx.load(path), beside, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    changed = load(path)
+    changed.graph.initializers["last"].const_value = ir.tensor(np.ones((CHANNELS, 10), np.float32), name="another name")
+    changed.graph.initializers["slopes"].const_value = ir.LazyTensor(
+        lambda: ir.tensor(np.ones((CHANNELS, 1, 1), np.float32)), ir.DataType.FLOAT, ir.Shape([CHANNELS, 1, 1])
+    )
+    models = {"in file": load(path), "whole": whole(path, monkeypatch), "beside": load(beside), "changed": changed}
+    for name, model in models.items():
+        wanted = saved(model, tmp_path / "whole.onnx", monkeypatch, 1 << 60)
+        tensors = [value.const_value for value in model.graph.initializers.values()]
+        assert saved(model, tmp_path / "pieces.onnx", monkeypatch, 8) == wanted, name
+        assert [value.const_value for value in model.graph.initializers.values()] == tensors
+        onnx.checker.check_model(onnx.load(tmp_path / "pieces.onnx"), full_check=True)
+    assert len(load(tmp_path / "pieces.onnx").graph.initializers) == 4
+
+
 @pytest.mark.parametrize("change", ["twice", "nameless", "dims", "negative", "typed", "external", "packed", "string", "half byte"])
 def test_what_is_rare_or_wrong_is_read_as_the_whole_file_is(path, monkeypatch, change):
     proto = onnx.load(path)
@@ -252,3 +278,5 @@ def test_any_weights_are_read_as_the_whole_file_has_them(tmp_path, monkeypatch, 
         assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype)
         np.testing.assert_array_equal(value.const_value.numpy(), wanted.const_value.numpy())
         assert value.const_value.tobytes() == wanted.const_value.tobytes()
+    pieces = saved(own, tmp_path / "pieces.onnx", monkeypatch, 1)
+    assert pieces == saved(own, tmp_path / "whole.onnx", monkeypatch, 1 << 60) == saved(other, file, monkeypatch, 1 << 60)

@@ -1,16 +1,16 @@
-"""ONNX files parsed without their large weights, which stay where they lie in the file.
+"""ONNX files read and written without their large weights in memory, which stay where they lie in the file.
 
 A protobuf is read whole and copied field by field: weights of 346 MB (ViT-B/16) took .5 s of processor time and 660 MB at the peak,
-and each page of such memory, which the system clears first, more time than the copy. Here the wire format is walked over
-(https://protobuf.dev/programming-guides/encoding/), and what is parsed is the same message with references in place of the weights'
-bytes.
+and each page of such memory, which the system clears first, more time than the copy. Here the wire format is walked over, and what
+is parsed is the same message with references in place of the weights' bytes; what is written is such a message, and the weights one
+after the other in their places.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +18,15 @@ import onnx
 import onnx_ir as ir
 
 from octavo.file_tensor import FileTensor, MappedFile
+from octavo.graph.wire import BYTES, VARINT, Field, UnreadError, fields, key, message, numbers, varint
 
-__all__ = ["InFile", "parsed"]
+__all__ = ["InFile", "parsed", "taken_out", "write"]
 
 # Files below this size are parsed whole, and tensors below the other stay in the message.
 _WORTH, _LARGE = 1 << 20, 1 << 12
 # Fields of onnx.proto: of a ModelProto, a GraphProto and a TensorProto.
 _GRAPH, _INITIALIZER = 7, 5
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _EXTERNAL, _LOCATION = 1, 2, 8, 9, 13, 14
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # What numpy reads as it lies in the file.
 _TYPES = frozenset(
     {
@@ -34,8 +34,10 @@ _TYPES = frozenset(
         *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32, ir.DataType.INT64),
     }
 )
+# Of a tensor whose bytes are not in the message: its size is neither held against the message then, nor missed in it.
+_HERE = "in the file"
 _SAID_EXTERNAL = onnx.TensorProto(
-    data_location=onnx.TensorProto.EXTERNAL, external_data=[onnx.StringStringEntryProto(key="location", value="in the file")]
+    data_location=onnx.TensorProto.EXTERNAL, external_data=[onnx.StringStringEntryProto(key="location", value=_HERE)]
 ).SerializeToString()
 
 
@@ -64,25 +66,78 @@ def parsed(path: Path) -> InFile:
     if path.stat().st_size >= _WORTH and sys.byteorder == "little":
         try:
             return _without_weights(MappedFile(path))
-        except _UnreadError:
+        except UnreadError:
             # Protobuf's own parser says what is wrong with it, or reads what is rare: groups, a graph in parts.
             pass
     return InFile(onnx.load(path, format="protobuf", load_external_data=False), {})
 
 
-class _UnreadError(Exception):
-    """A message that is not read here."""
+def taken_out(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """Take the large weights out of a graph, in place: `write` puts them into the file.
+
+    Returns:
+        They, by name.
+    """
+    weights = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        # What a protobuf holds may be numbers of their own fields, and is written so.
+        if tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < _LARGE or isinstance(tensor, ir.TensorProtoTensor):
+            continue
+        weights[name] = tensor
+        without = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+        without.MergeFromString(_SAID_EXTERNAL)
+        value.const_value = ir.TensorProtoTensor(without)
+    return weights
 
 
-@dataclass(frozen=True)
-class _Field:
-    """Where a field lies in its message: from its key to its end, and where its content begins."""
+def write(proto: onnx.ModelProto, weights: Mapping[str, ir.TensorProtocol], path: Path) -> None:
+    """Write a model, byte for byte as with these weights in it: fields in the order of their numbers, as protobuf writes them.
 
-    number: int
-    kind: int
-    start: int
-    content: int
-    end: int
+    Args:
+        proto: the model, without them.
+        weights: what was taken out of its graph, by name.
+        path: a new file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    whole = memoryview(proto.SerializeToString(deterministic=True))
+    with path.open("wb") as file:
+        for field in fields(whole, 0, len(whole)):
+            if field.number != _GRAPH or not weights:
+                file.write(whole[field.start : field.end])
+                continue
+            parts = list(_parts(whole, field, weights))
+            file.write(key(_GRAPH, BYTES) + varint(sum(map(_size, parts))))
+            for part in parts:
+                if isinstance(part, bytes):
+                    file.write(part)
+                else:
+                    part.tofile(file)
+
+
+def _parts(whole: memoryview, graph: Field, weights: Mapping[str, ir.TensorProtocol]) -> Iterator[bytes | ir.TensorProtocol]:
+    """A graph's message in pieces, of which some are weights' bytes."""
+    for field in fields(whole, graph.content, graph.end):
+        name = _name(whole, field) if field.number == _INITIALIZER else None
+        if name not in weights:
+            yield bytes(whole[field.start : field.end])
+            continue
+        inner = fields(whole, field.content, field.end)
+        kept = b"".join(whole[part.start : part.end] for part in inner if part.number not in (_EXTERNAL, _LOCATION))
+        head = kept + key(_RAW_DATA, BYTES) + varint(_size(weights[name]))
+        yield key(_INITIALIZER, BYTES) + varint(len(head) + _size(weights[name])) + head
+        yield weights[name]
+
+
+def _size(part: bytes | ir.TensorProtocol) -> int:
+    return len(part) if isinstance(part, bytes) else math.prod(part.shape.numpy()) * part.dtype.numpy().itemsize
+
+
+def _name(whole: memoryview, tensor: Field) -> str | None:
+    names = (part for part in fields(whole, tensor.content, tensor.end) if part.number == _NAME)
+    return next((bytes(whole[part.content : part.end]).decode() for part in names), None)
 
 
 @dataclass(frozen=True)
@@ -92,120 +147,53 @@ class _Weight:
     name: str
     dtype: ir.DataType
     dims: tuple[int, ...]
-    data: _Field
+    data: Field
     message: bytes
 
 
 def _without_weights(file: MappedFile) -> InFile:
     whole = memoryview(file.data)
-    fields = list(_fields(whole, 0, len(whole)))
-    graphs = [field for field in fields if field.number == _GRAPH]
-    if len(graphs) != 1 or graphs[0].kind != _BYTES:
-        raise _UnreadError
-    inner = list(_fields(whole, graphs[0].content, graphs[0].end))
+    outer = list(fields(whole, 0, len(whole)))
+    graphs = [field for field in outer if field.number == _GRAPH]
+    if len(graphs) != 1 or graphs[0].kind != BYTES:
+        raise UnreadError
+    inner = list(fields(whole, graphs[0].content, graphs[0].end))
     large = (field for field in inner if field.number == _INITIALIZER and field.end - field.content >= _LARGE)
     found = {field: weight for field in large if (weight := _weight(whole, field)) is not None}
     graph = b"".join(
-        _message(_INITIALIZER, found[field].message) if field in found else whole[field.start : field.end] for field in inner
+        message(_INITIALIZER, found[field].message) if field in found else whole[field.start : field.end] for field in inner
     )
-    model = b"".join(_message(_GRAPH, graph) if field is graphs[0] else whole[field.start : field.end] for field in fields)
+    model = b"".join(message(_GRAPH, graph) if field is graphs[0] else whole[field.start : field.end] for field in outer)
     proto = onnx.ModelProto.FromString(model)
     names = [tensor.name for tensor in proto.graph.initializer]
     if len(set(names)) < len(names):
         # Which one counts is for those to say who read the whole message.
-        raise _UnreadError
+        raise UnreadError
     weights = {
         weight.name: FileTensor(file, weight.data.content, weight.dtype, weight.dims, weight.name) for weight in found.values()
     }
     return InFile(proto, weights)
 
 
-def _weight(whole: memoryview, field: _Field) -> _Weight | None:
+def _weight(whole: memoryview, field: Field) -> _Weight | None:
     """A tensor that may stay in the file; None where it may not."""
     kept, dims, dtype, name, data = [], [], 0, b"", None
-    for part in _fields(whole, field.content, field.end):
+    for part in fields(whole, field.content, field.end):
         if part.number == _RAW_DATA and data is None:
             data = part
             continue
         if part.number in (_RAW_DATA, _EXTERNAL, _LOCATION):
             return None
         kept.append(whole[part.start : part.end])
-        if part.number == _DIMS:
-            dims += _numbers(whole, part)
-        elif part.number == _DATA_TYPE:
-            (dtype,) = _numbers(whole, part)
-        elif part.number == _NAME:
+        if part.number == _DIMS and part.kind in (VARINT, BYTES):
+            dims += numbers(whole, part)
+        elif part.number == _DATA_TYPE and part.kind == VARINT:
+            (dtype,) = numbers(whole, part)
+        elif part.number == _NAME and part.kind == BYTES:
             name = bytes(whole[part.content : part.end])
-            if not name.isascii():
-                return None
-    if not name or data is None or data.kind != _BYTES or dtype not in _TYPES:
+    if not name or not name.isascii() or data is None or data.kind != BYTES or dtype not in _TYPES:
         return None
     kind = ir.DataType(dtype)
     if math.prod(dims) * kind.itemsize != data.end - data.content:
         return None
-    # Its size is neither held against its message then, nor missed in it.
-    kept.append(_SAID_EXTERNAL)
-    return _Weight(name.decode(), kind, tuple(dims), data, b"".join(kept))
-
-
-def _numbers(whole: memoryview, field: _Field) -> list[int]:
-    """What a field of whole numbers holds, packed or not."""
-    found, place = [], field.content
-    while place < field.end:
-        number, place = _read(whole, place, field.end)
-        found.append(number)
-    return found
-
-
-def _fields(whole: memoryview, start: int, end: int) -> Iterator[_Field]:
-    """The fields of a message, in its order.
-
-    Raises:
-        _UnreadError: it ends within one, or has one of a kind that ONNX does not use.
-    """
-    while start < end:
-        key, content = _read(whole, start, end)
-        kind = key & 7
-        if kind == _VARINT:
-            _, stop = _read(whole, content, end)
-        elif kind == _BYTES:
-            length, content = _read(whole, content, end)
-            stop = content + length
-        elif kind in (_FIXED32, _FIXED64):
-            stop = content + (4 if kind == _FIXED32 else 8)
-        else:
-            raise _UnreadError
-        if stop > end:
-            raise _UnreadError
-        yield _Field(key >> 3, kind, start, content, stop)
-        start = stop
-
-
-def _read(whole: memoryview, place: int, end: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
-    number = 0
-    for shift in range(0, 70, 7):
-        if place >= end:
-            break
-        byte = whole[place]
-        place += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, place
-    raise _UnreadError
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*written, number])
-
-
-def _key(number: int, kind: int) -> bytes:
-    return _varint(number << 3 | kind)
-
-
-def _message(number: int, content: bytes) -> bytes:
-    return _key(number, _BYTES) + _varint(len(content)) + content
+    return _Weight(name.decode(), kind, tuple(dims), data, b"".join([*kept, _SAID_EXTERNAL]))

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from octavo.errors import SourceError
-from octavo.graph.in_file import parsed
+from octavo.graph.in_file import parsed, taken_out, write
 
 __all__ = ["copied", "load", "save", "weight_bytes"]
 
@@ -108,18 +108,18 @@ def save(model: ir.Model, path: str | Path, *, inline_limit: int = INLINE_LIMIT)
     and opset imports are sorted, so two equal models give equal bytes. It writes in place: give it a path in a folder that is
     swapped in whole (`octavo.files.replace_dir`), which must not be the folder that the model's external weights are read from.
     """
-    path = Path(path)
+    path, weights = Path(path), {}
     written = model.clone()  # shares the tensors
     if weight_bytes(model) > inline_limit:
         ir.external_data.unload_from_model(written, path.parent, f"{path.stem}.data", size_threshold_bytes=SMALL_TENSOR)
     else:
+        weights = taken_out(written)
         ir.external_data.load_to_model(written)
     proto = ir.to_proto(written)
     _tidy_model(proto)
-    data = proto.SerializeToString(deterministic=True)
     # A file of its own: weights of a model that was read from the one before lie there still.
     path.unlink(missing_ok=True)
-    path.write_bytes(data)
+    write(proto, weights, path)
 
 
 def copied(model: ir.Model) -> ir.Model:
