@@ -83,7 +83,7 @@ def kernel_times(variants: Sequence[Variant], *, threads: int, rounds: int, warm
             )
             for index, variant in enumerate(variants)
         ]
-        graphs = [onnx.load(Path(folder) / f"{index}.onnx").graph.node for index in range(len(variants))]
+        graphs = [onnx.load(Path(folder) / f"{index}.onnx", load_external_data=False).graph.node for index in range(len(variants))]
         for _ in range(warmup + rounds):
             for session, variant in zip(sessions, variants, strict=True):
                 session.run(variant.feeds)

@@ -43,6 +43,7 @@ _MIXED, _PROPAGATES = "output_dtype INT8 does not match y_zero_point type UINT8"
 _QUIET = {"session.force_spinning_stop": "1"}
 
 _BESIDE = "session.model_external_initializers_file_folder_path"
+_OPTIMIZED, _BYTES_BESIDE = "session.optimized_model_external_initializers", "1024"
 
 
 class Session:
@@ -56,7 +57,7 @@ class Session:
         memory_pattern: false frees each activation once it is used instead of planning one block for all.
         arena: false gives freed memory back to the system instead of keeping it for the next run.
         name: what errors call the graph; its path where None.
-        save_optimized: write the graph that really runs here.
+        save_optimized: write the graph that really runs here, its weights in `<name>.data` beside it.
         profile: record each kernel's time; `end_profiling` writes them to a file whose name begins so.
         without: optimizers of ONNX Runtime to leave out, by its names for them.
         beside: the folder that external data of a graph in memory lies in.
@@ -105,6 +106,9 @@ class Session:
             options.add_session_config_entry(_BESIDE, str(beside))
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
+            # Whoever reads the graph wants its nodes; in one message with them weights are held four times.
+            options.add_session_config_entry(f"{_OPTIMIZED}_file_name", f"{Path(save_optimized).name}.data")
+            options.add_session_config_entry(f"{_OPTIMIZED}_min_size_in_bytes", _BYTES_BESIDE)
         crash.opened(self.name)
         try:
             self._session = _opened(model if isinstance(model, bytes) else str(model), options, PROVIDERS[provider], without)
