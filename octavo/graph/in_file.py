@@ -72,8 +72,12 @@ def parsed(path: Path) -> InFile:
     return InFile(onnx.load(path, format="protobuf", load_external_data=False), {})
 
 
-def taken_out(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """Take the large weights out of a graph, in place: `write` puts them into the file.
+def taken_out(model: ir.Model, *, of_protobufs: bool = False) -> dict[str, ir.TensorProtocol]:
+    """Take the large weights out of a graph, in place, so that a message of it is small.
+
+    Args:
+        model: the graph.
+        of_protobufs: those too that a protobuf holds, which may be numbers of their own fields, and are not for `write` then.
 
     Returns:
         They, by name.
@@ -81,8 +85,9 @@ def taken_out(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     weights = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
-        # What a protobuf holds may be numbers of their own fields, and is written so.
-        if tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < _LARGE or isinstance(tensor, ir.TensorProtoTensor):
+        if tensor is None or tensor.dtype not in _TYPES or tensor.nbytes < _LARGE:
+            continue
+        if isinstance(tensor, ir.TensorProtoTensor) and not of_protobufs:
             continue
         weights[name] = tensor
         without = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())

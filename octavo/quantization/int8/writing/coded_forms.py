@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from octavo.graph.passes.kernels.prelu_of_codes import slope_codes
 from octavo.graph.passes.spelled.hard_swish import hard_sigmoid_of
@@ -177,7 +177,7 @@ def prelu(graph: CodedGraph, unit: Unit) -> None:
     """PRelu on codes."""
     node = unit.main
     source, target = unit.inputs[0].name, unit.outputs[0].name
-    slopes = numpy_helper.to_array(graph.constants[node.inputs[1].name]).reshape(-1).astype(np.float32)
+    slopes = graph.held(node.inputs[1].name).reshape(-1).astype(np.float32)
     channels = unit.inputs[0].shape[1]
     slopes = np.broadcast_to(slopes, (channels,))
     codes, scale = slope_codes(slopes)

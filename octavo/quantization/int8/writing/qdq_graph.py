@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from octavo.errors import QuantizationError
+from octavo.graph.in_file import taken_out
 from octavo.graph.protos import names_read
 
 __all__ = ["QdqGraph"]
@@ -30,7 +31,11 @@ class QdqGraph:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.proto = ir.to_proto(model)
+        # FP32's large weights are the model's own in whatever is written: a message of them, of which codes take the place of most,
+        # is held as long as any of its parts.
+        light = model.clone()
+        self._large = taken_out(light, of_protobufs=True)
+        self.proto = ir.to_proto(light)
         self.protos = {node.name: node for node in self.proto.graph.node}
         if len(self.protos) < len(self.proto.graph.node):
             shared = Counter(node.name for node in self.proto.graph.node).most_common(1)[0][0]
@@ -70,7 +75,11 @@ class QdqGraph:
         if held is None:
             return name not in self._tensors
         same = held.data_type == tensor.data_type and list(held.dims) == list(tensor.dims)
-        return same and numpy_helper.to_array(held).tobytes() == tensor.raw_data
+        return same and self.held(name).tobytes() == tensor.raw_data
+
+    def held(self, name: str) -> np.ndarray:
+        """What a constant holds."""
+        return self._large[name].numpy() if name in self._large else numpy_helper.to_array(self.constants[name])
 
     def code(self, name: str) -> str:
         """What the codes of a tensor of FP32 are called."""
@@ -123,4 +132,8 @@ class QdqGraph:
         for index in reversed(range(len(graph.value_info))):
             if graph.value_info[index].name not in made:
                 del graph.value_info[index]
-        return ir.from_proto(self.proto)
+        model = ir.from_proto(self.proto)
+        for name, tensor in self._large.items():
+            if name in model.graph.initializers:
+                model.graph.initializers[name].const_value = tensor
+        return model
