@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from graphs import network, run, statistics_of
 
+from octavo.graph.io import load
 from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.draft import Draft
@@ -154,6 +155,20 @@ def test_constants_of_any_type_and_size_are_read_back_out_of_one_file(folder):
     assert all(np.array_equal(found[f"y{name}"], value) for name, value in values.items())
     assert not any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values())
     assert len(list(folder.rglob("constants"))) == 1
+
+
+@pytest.mark.parametrize("size", [129, 200])  # just above what `load` reads at once, and below what is mapped
+def test_weights_beside_a_models_file_are_found_whatever_their_size(tmp_path, size):
+    weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    x, y = (oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, size]) for name in "xy")
+    nodes = [oh.make_node("MatMul", ["x", "w"], ["y"], "m")]
+    graph = oh.make_graph(nodes, "beside", [x], [y], [onnx.numpy_helper.from_array(weights, "w")])
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    feeds = {"x": np.ones((1, size), np.float32)}
+    read = load(tmp_path / "model.onnx")
+    assert isinstance(read.graph.initializers["w"].const_value, ir.ExternalTensor)
+    np.testing.assert_allclose(mapped.session_of(read).run(feeds)["y"][0], weights.sum(axis=0), rtol=1e-4, atol=1e-4)
 
 
 def branches() -> onnx.ModelProto:

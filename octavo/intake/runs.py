@@ -15,6 +15,7 @@ from octavo.graph.io import INLINE_LIMIT, weight_bytes
 from octavo.graph.readable import readable
 from octavo.images.feeds import USUAL
 from octavo.intake.inputs import ImageInput
+from octavo.runtime.mapped import session_of
 from octavo.runtime.session import Session
 
 __all__ = ["CUT", "Runnable"]
@@ -76,7 +77,7 @@ class Runnable:
         outputs = {value.name for value in copy.graph.outputs}
         copy.graph.outputs.extend(present[name] for name in wanted if name not in outputs)
         try:
-            found = Session(_bytes(copy), optimization="off").run(self._feeds(image, size), wanted) if wanted else {}
+            found = session_of(copy, optimization="off").run(self._feeds(image, size), wanted) if wanted else {}
         except OctavoError:
             return {}
         return {name: value.shape for name, value in found.items()}

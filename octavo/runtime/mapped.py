@@ -104,7 +104,8 @@ class MappedConstants:
         mapped = [value.const_value for value in model.graph.initializers.values() if self._is_mapped(value.const_value)]
         own = [tensor for tensor in mapped if isinstance(tensor, FileTensor)]
         others = sum(tensor.nbytes for tensor in mapped) - sum(tensor.nbytes for tensor in own)
-        if len({tensor.file for tensor in own}) != 1 or others > _OTHERS or not own[0].file.lies_there():
+        beside = any(isinstance(tensor, ir.ExternalTensor) for tensor in mapped)
+        if len({tensor.file for tensor in own}) != 1 or others > _OTHERS or beside or not own[0].file.lies_there():
             return self.without(model)
         self._own = own[0].file
         model = model.clone()
@@ -136,10 +137,12 @@ class MappedConstants:
         return _located(tensor, name, *self._written(tensor.mapped if isinstance(tensor, FileTensor) else tensor.numpy()))
 
     def _is_mapped(self, tensor: ir.TensorProtocol | None) -> bool:
-        """Whether a constant is mapped: strings and packed halves of bytes are not."""
+        """Whether a constant is mapped: strings and packed halves of bytes are not. What lies beside a model's file is not found
+        from here, however small it is.
+        """
         if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
             return False
-        return tensor.nbytes >= self._least
+        return tensor.nbytes >= self._least or isinstance(tensor, ir.ExternalTensor)
 
     def _written(self, array: np.ndarray) -> tuple[Path, int]:
         """The file, and where in it the array begins."""
