@@ -29,8 +29,9 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         with path.open("rb") as stream:
-            self.data = np.frombuffer(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             self._found = _identity(os.fstat(stream.fileno()))
+        self.data = np.frombuffer(self._map, np.uint8)
 
     def lies_there(self) -> bool:
         """Whether what is at `path` is this file, as it was."""
@@ -38,6 +39,12 @@ class MappedFile:
             return _identity(self.path.stat()) == self._found
         except OSError:
             return False
+
+    def let_go(self, start: int, end: int) -> None:
+        """Count these bytes no more as memory of this process; who reads them again has them back from the system's cache."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:
@@ -68,16 +75,28 @@ class FileTensor(ir.LazyTensor):
         self.file, self.offset = file, offset
         size = math.prod(shape) * dtype.numpy().itemsize
         self.mapped = file.data[offset : offset + size].view(dtype.numpy()).reshape(shape)
-        super().__init__(partial(_aligned, self.mapped), dtype, ir.Shape(shape), cache=True, name=name)
+        super().__init__(partial(_aligned, self.mapped, file, offset), dtype, ir.Shape(shape), cache=True, name=name)
 
     def tobytes(self) -> bytes:
         """The bytes, without a copy of the numbers beside them."""
-        return self.mapped.tobytes()
+        data = self.mapped.tobytes()
+        self.let_go()
+        return data
 
     def tofile(self, file: BinaryIO) -> None:
         """Write the bytes, without a copy of the numbers."""
         file.write(self.mapped.reshape(-1).view(np.uint8).data)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Count its bytes no more as memory of this process: they were read, and are not wanted again soon."""
+        self.file.let_go(self.offset, self.offset + self.mapped.nbytes)
 
 
-def _aligned(mapped: np.ndarray) -> ir.Tensor:
-    return ir.Tensor(mapped if mapped.flags.aligned else mapped.copy())
+def _aligned(mapped: np.ndarray, file: MappedFile, offset: int) -> ir.Tensor:
+    if mapped.flags.aligned:
+        return ir.Tensor(mapped)
+    copy = ir.Tensor(mapped.copy())
+    # Both would count.
+    file.let_go(offset, offset + mapped.nbytes)
+    return copy

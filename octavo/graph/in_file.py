@@ -177,6 +177,8 @@ def _without_weights(file: MappedFile) -> InFile:
     weights = {
         weight.name: FileTensor(file, weight.data.content, weight.dtype, weight.dims, weight.name) for weight in found.values()
     }
+    # Looking for them brought in what lies around.
+    file.let_go(0, len(whole))
     return InFile(proto, weights)
 
 

@@ -134,7 +134,11 @@ class MappedConstants:
         return Session(path, **{"name": _NAME, **options})
 
     def _moved(self, tensor: ir.TensorProtocol, name: str) -> ir.ExternalTensor:
-        return _located(tensor, name, *self._written(tensor.mapped if isinstance(tensor, FileTensor) else tensor.numpy()))
+        if not isinstance(tensor, FileTensor):
+            return _located(tensor, name, *self._written(tensor.numpy()))
+        written = self._written(tensor.mapped)
+        tensor.let_go()
+        return _located(tensor, name, *written)
 
     def _is_mapped(self, tensor: ir.TensorProtocol | None) -> bool:
         """Whether a constant is mapped: strings and packed halves of bytes are not. What lies beside a model's file is not found
