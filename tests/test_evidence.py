@@ -232,6 +232,17 @@ class TestClassification:
         assert variant.labelled == 3
         assert variant.resampled(np.array([[1, 1, 1], [2, 0, 1]])) == pytest.approx([2 / 3, 1 / 3])
 
+    def test_an_image_whose_class_changed_is_the_least_alike(self):
+        """Two classes that are nearly as likely change places by next to nothing: no picture showed the one image that INT8 lost."""
+        truth, variant = ClassificationScore(TASK, SPEC), ClassificationScore(TASK, SPEC)
+        pairs = (([3.0, 2.99, 0], [3.0, 3.01, 0]), ([3.0, 1.0, 0], [3.0, 2.0, 0]), ([3.0, 1.0, 0], [3.0, 1.0, 0]))
+        for theirs, mine in pairs:
+            truth.update({"y": np.array([theirs])}, {"y": np.array([theirs])}, labelled(0))
+            variant.update({"y": np.array([mine])}, {"y": np.array([theirs])}, labelled(0))
+        assert variant.divergences[0] < variant.divergences[1]
+        changed, moved, same = (variant.likeness(truth, place) for place in range(3))
+        assert changed < moved < same == 1
+
     def test_kl_of_a_graph_that_ends_in_a_softmax(self):
         score = ClassificationScore(TASK, SPEC)
         p, q = np.array([0.9, 0.1, 0.0]), np.array([0.5, 0.5, 0.0])
