@@ -265,6 +265,43 @@ def test_a_layer_that_is_called_twice_loads_with_exact_kernels(level, monkeypatc
     assert np.abs(got - wanted).max() <= 1.01 * tensors["scale"]
 
 
+# Operators between codes, with the attributes and constants that they need.
+BETWEEN = {
+    "Sigmoid": ({}, []),
+    "LeakyRelu": ({"alpha": 0.1}, []),
+    "Softmax": ({}, []),
+    "GlobalAveragePool": ({}, []),
+    "MaxPool": ({"kernel_shape": [2, 2]}, []),
+    "HardSwish": ({}, []),
+    "HardSigmoid": ({}, []),
+    "Tanh": ({}, []),
+    "Elu": ({}, []),
+    "Mish": ({}, []),
+    "Relu": ({}, []),
+    "Clip": ({}, [np.float32(0), np.float32(2)]),
+    "Resize": ({"mode": "nearest"}, [np.zeros(0, np.float32), np.array([1, 1, 2, 2], np.float32)]),
+    "Resize, linear": ({"mode": "linear"}, [np.zeros(0, np.float32), np.array([1, 1, 2, 2], np.float32)]),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_stands_between_codes_is_int8_where_it_has_a_kernel_for_them(name):
+    """HardSwish was written down as int8, with no kernel beside it, and computed in float."""
+    op_type, (attributes, constants) = name.split(",")[0], BETWEEN[name]
+    tensors = {f"c{place}": value for place, value in enumerate(constants)}
+    rounding = ["scale", "zero"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *rounding], ["xq"], "xq"),
+        helper.make_node("DequantizeLinear", ["xq", *rounding], ["xd"], "xd"),
+        helper.make_node(op_type, ["xd", *tensors], ["m"], "between", **attributes),
+        helper.make_node("QuantizeLinear", ["m", *rounding], ["mq"], "mq"),
+        helper.make_node("DequantizeLinear", ["mq", *rounding], ["y"], "yd"),
+    ]
+    model = network(nodes, {"scale": np.float32(0.02), "zero": np.uint8(128)} | tensors, ["y"], inputs={"x": [1, 8, 4, 4]})
+    kinds = {node.kind for node in optimized_nodes(ir.to_proto(model).SerializeToString())}
+    assert [each.precision for each in qdq_decisions(model)] == ["float" if "float" in kinds else "int8"]
+
+
 @pytest.mark.parametrize("pattern", ["wide", "deep.*", "linear"])
 def test_keep_float_is_really_float(tmp_path, pattern):
     quantizer = OrtQuantizer(keep_float=(pattern,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.graph.nodes import origin
-from octavo.graph.operators import VIEWS
+from octavo.graph.operators import JOINS, MOVES, VIEWS
 from octavo.graph.passes.arithmetic import is_op
 from octavo.graph.passes.qdq import constant_of
 from octavo.quantization.decisions import Decision
@@ -18,10 +18,18 @@ _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 _FOLDED = ("Clip", "Relu")
 # What ONNX Runtime carries Q and DQ across (its qdq_propagation.cc): across a Flatten it does not.
 _CARRIES = (VIEWS - {"Flatten"}) | {"MaxPool", "Slice", "Transpose"}
+# What it computes on codes between a DQ and a Q (its qdq_selector_action_transformer.cc), a Resize to the nearest too; all else it
+# computes in float there, a HardSwish as HardSigmoid and Mul.
+_ON_CODES = (
+    MOVES
+    | JOINS
+    | {"Add", "ArgMax", "AveragePool", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul", "MaxPool"}
+    | {"Mul", "ReduceMax", "ReduceMin", "Sigmoid", "Softmax", "Where"}
+)
 
 
 def qdq_decisions(model: ir.Model) -> list[Decision]:
-    """A decision for every node but Q and DQ themselves: int8 where codes stand on all of its sides.
+    """A decision for every node but Q and DQ themselves: int8 where codes stand on all of its sides, and it has a kernel for them.
 
     A Gemm or MatMul of codes needs none behind it: its kernel restores the accumulator (QGemm, MatMulIntegerToFloat). What reads
     constants alone (weights that several layers have) has no decision: it is computed while a file is loaded.
@@ -39,6 +47,8 @@ def qdq_decisions(model: ir.Model) -> list[Decision]:
         read, written = _reads_codes(node), _writes_codes(node)
         if any(value is not None and value.dtype in _INTEGERS and constant_of(value) is None for value in node.inputs):
             precision, reason = "int8", "moves codes"
+        elif read and written and not _on_codes(node):
+            precision, reason = "float", "no integer kernel between the codes on its sides"
         elif read and (written or _restores(node)):
             precision, reason = "int8", "rounding was in the training"
         elif read:
@@ -49,6 +59,14 @@ def qdq_decisions(model: ir.Model) -> list[Decision]:
             precision, reason = "float", "between float operators, or behind the last layer"
         found.append(Decision(node.name or "", node.op_type, precision, reason))
     return found
+
+
+def _on_codes(node: ir.Node) -> bool:
+    if node.op_type in _FOLDED:
+        source = node.inputs[0]
+        return source is not None and not is_op(source.producer(), "DequantizeLinear")
+    nearest = node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "nearest"
+    return nearest or node.op_type in _ON_CODES
 
 
 def _is_data(value: ir.Value | None) -> bool:
