@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,11 @@ from conftest import ROOT, project_params, small_network, write_images
 from PIL import Image
 from qat_project import change, classifier_project, main_of, segmenter_project
 
-from octavo.errors import DataError, ParamsError, QuantizationError
+from octavo.errors import DataError, OutputError, ParamsError, QuantizationError
 from octavo.files import read_json, sha256_file
 from octavo.layout import checkpoint_dir, variant_dir
 from octavo.params import load_model
+from octavo.qat.checkpoint import LAST, Checkpoint
 from octavo.qat.training import Training
 
 FOLDER = Path("models/small/qat")
@@ -168,6 +170,23 @@ def test_a_checkpoint_of_another_configuration_or_a_damaged_one_is_refused(proje
     change(project, qat={"epochs": 1})
     main_of("qat", "--restart")
     assert record()["training"]["resumed_from"] == 0
+
+
+def test_a_checkpoint_that_the_disk_does_not_hold_is_no_bug_and_leaves_the_one_before(tmp_path):
+    """Torch told of a full disk as `unexpected pos 145408 vs 145296`."""
+    first, larger = (Checkpoint({}, step, {"w": torch.zeros(step)}, {}) for step in (1, 100_000))
+    first.save(tmp_path / LAST)
+    before = (tmp_path / LAST).read_bytes()
+    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, allowed[1]))
+    try:
+        with pytest.raises(OutputError, match=r"last\.pt could not be written: File too large\n.*free disk space"):
+            larger.save(tmp_path / LAST)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
+    assert [path.name for path in tmp_path.iterdir()] == [LAST]
+    assert (tmp_path / LAST).read_bytes() == before
+    assert Checkpoint.load(tmp_path / LAST, {}).step == 1
 
 
 def test_a_loss_that_is_not_a_number_stops_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):

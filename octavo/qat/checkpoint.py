@@ -51,8 +51,14 @@ class Checkpoint:
         Raises:
             OutputError: it cannot be written; the one before is untouched.
         """
-        with replace_file(path) as temporary:
-            torch.save({**vars(self), "key": dict(self.key)}, temporary)
+        with replace_file(path) as temporary, open(temporary, "wb") as stream:
+            try:
+                torch.save({**vars(self), "key": dict(self.key)}, stream)
+            except RuntimeError as error:
+                # Torch closes its archive after a write that failed, and complains of that archive.
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from error
+                raise
 
     @classmethod
     def load(cls, path: Path, key: Mapping[str, str]) -> Checkpoint:
