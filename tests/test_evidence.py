@@ -233,7 +233,7 @@ class TestClassification:
         assert variant.resampled(np.array([[1, 1, 1], [2, 0, 1]])) == pytest.approx([2 / 3, 1 / 3])
 
     def test_an_image_whose_class_changed_is_the_least_alike(self):
-        """Two classes that are nearly as likely change places by next to nothing: no picture showed the one image that INT8 lost."""
+        """Two classes that are nearly as likely change places by next to nothing: no picture showed the image that INT8 lost."""
         truth, variant = ClassificationScore(TASK, SPEC), ClassificationScore(TASK, SPEC)
         pairs = (([3.0, 2.99, 0], [3.0, 3.01, 0]), ([3.0, 1.0, 0], [3.0, 2.0, 0]), ([3.0, 1.0, 0], [3.0, 1.0, 0]))
         for theirs, mine in pairs:

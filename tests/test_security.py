@@ -414,6 +414,21 @@ def graph(folder: Path, dims: list[int], *, raw: bytes | None = None, floats: in
     return path
 
 
+class TestTelemetry:
+    def test_onnx_runtime_reports_to_nobody(self, tmp_path):
+        """What it would report goes out after ten seconds; the file that it begins with, `.ses`, lies there at once."""
+        onnx.save(small_network(), tmp_path / "model.onnx")
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        # This process has set it, as every one that imports octavo.
+        others = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+        program = "from octavo.runtime.session import Session; Session('model.onnx')"
+        # Nothing gets out in any case.
+        nowhere = {"https_proxy": "http://127.0.0.1:9", "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=others | nowhere, check=True)
+        assert list(scratch.iterdir()) == []
+
+
 class TestGraphs:
     @pytest.fixture
     def place(self, tmp_path) -> Path:
