@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -97,6 +98,23 @@ def test_heavy_work_is_run_less_often_and_by_itself(model, table, monkeypatch):
     assert light + len(heavy) == len(table.units)
     assert {one[0] for one in heavy} == {1}
     assert sorted({one[1:] for one in heavy}) == [(3, 1), (5, 1)]
+
+
+@pytest.mark.parametrize(("share", "threads"), [(0.05, 2), (0.5, 1)])
+def test_beside_other_jobs_the_table_is_of_one_thread(model, monkeypatch, share, threads):
+    ran = []
+
+    def watched(variants, *, threads, rounds, warmup):
+        ran.append(threads)
+        return kernel_times(variants, threads=threads, rounds=rounds, warmup=warmup)
+
+    monkeypatch.setattr(measuring, "kernel_times", watched)
+    monkeypatch.setattr(measuring, "Waiting", lambda: SimpleNamespace(share=share))
+    made = measure(model, candidates_of(model), threads=2)
+    assert made.host["threads"] == ran[-1] == threads
+    assert ran == list(range(2, threads - 1, -1))
+    assert {signature(unit) for unit in candidates_of(model)} == set(made.units)
+    assert made.borders.quantize_ns >= 0
 
 
 def test_signatures_know_work_and_neither_names_nor_values():
@@ -253,7 +271,7 @@ def test_whose_times_a_placement_went_by_is_told(table):
     assert here.warnings(repair=True) == []
     version = onnxruntime.__version__
     assert table.machine.startswith("host ")
-    assert table.machine.endswith(f"), ONNX Runtime {version}, 1 threads")
+    assert table.machine.endswith(f"), ONNX Runtime {version}, 1 thread")
     other = dataclasses.replace(table, host={**table.host, "onnxruntime": "1.0.0"}, source="copy.json")
     (warning,) = dataclasses.replace(here, costs=other).warnings(repair=True)
     assert warning.startswith(f"placed by times of ONNX Runtime 1.0.0 (`placement: table:copy.json`), and this is {version}: ")

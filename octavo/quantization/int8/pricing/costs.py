@@ -80,7 +80,8 @@ class CostTable:
     def machine(self) -> str:
         """Whose times these are, for a manifest."""
         host = self.host
-        return f"host {host.get('id')} ({host.get('cpu')}), ONNX Runtime {host.get('onnxruntime')}, {host.get('threads')} threads"
+        threads = f"{host.get('threads')} thread{'s' * (host.get('threads') != 1)}"
+        return f"host {host.get('id')} ({host.get('cpu')}), ONNX Runtime {host.get('onnxruntime')}, {threads}"
 
     def cost(self, unit: Unit) -> Cost:
         """What a unit takes.

@@ -19,6 +19,7 @@ from octavo.quantization.int8.structure.units import Unit
 from octavo.runtime.host import fingerprint, has_vnni
 from octavo.runtime.profiling import Kernel, kernel_times
 from octavo.runtime.shapes import shape_of
+from octavo.runtime.waiting import Waiting
 
 __all__ = ["measure"]
 
@@ -28,6 +29,11 @@ WARMUP = 2
 # at least so often: time slices of other jobs are little beside it. A Conv on the 1000 regions of Faster R-CNN v2 (29e9) takes a
 # second of one core in float.
 _HEAVY, _WORK, _FEWEST = 1e9, 2e10, 3
+# Where the thread that measures has no core in more than this share of its time, other jobs have them, and a kernel on two threads
+# takes twice as long in every run in which the second has none. Three tables of YOLOv5n's kinds of work beside eight jobs: how many
+# times as fast INT8 is differed 1.36 times between them (median; 2.0 in a tenth of them), on one thread 1.08 (1.38), and was there
+# within 2 to 6 % of a table that no other job delayed.
+_CROWDED = 0.15
 # A chunk's weights are held some six times over (graphs, files, sessions' packed copies); its activations once.
 _CHUNK_WEIGHTS = 8 * 2**20
 _CHUNK_UNITS = 96
@@ -52,7 +58,7 @@ def measure(model: ir.Model, candidates: Iterable[Unit], *, threads: int = 2, ta
     Args:
         model: FP32, as prepared for INT8, with inferred shapes. A symbolic batch size counts as 1.
         candidates: units that could be INT8; those with sizes that are not static are left out.
-        threads: intra-op threads.
+        threads: intra-op threads, where nothing else has the cores.
         table: what is known already; it is extended, and its borders' prices stay.
 
     Returns:
@@ -81,11 +87,14 @@ def measure(model: ir.Model, candidates: Iterable[Unit], *, threads: int = 2, ta
     units: dict[str, Cost] = dict(table.units) if table is not None else {}
     borders = _Borders()
     probes = {f"probe{place}": _probe(shape) for place, shape in enumerate(_PROBES)} if table is None else {}
+    waiting = Waiting()
     for chunk in _chunks(missing):
         branches = {f"u{place}": unit for place, (_, unit) in enumerate(chunk)} | probes
         probes = {}
         rounds = _rounds(chunk)
         both = kernel_times(variants_of(branches, opsets), threads=threads, rounds=rounds, warmup=min(WARMUP, rounds // _FEWEST))
+        if table is None and threads > 1 and waiting.share > _CROWDED:
+            return measure(model, missing.values(), threads=1)
         runs = [_by_branch(kernels, branches, borders, rounds) for kernels in both]
         for place, (key, _) in enumerate(chunk):
             units[key] = Cost(*(_least(found[f"u{place}"]) / 1e3 for found in runs))
