@@ -1468,6 +1468,14 @@ def test_what_was_predicted_to_be_cheap_and_is_not_is_looked_for_among_what_is()
     assert found.dear == pytest.approx(1.2)
 
 
+@pytest.mark.parametrize(("measured", "held"), [(19.046, 19.04), (19.044, 19.04), (18.0, 18.0), (19.05, 19.05), (19.999, 19.99)])
+def test_a_placement_is_held_to_no_more_than_it_has(measured, held):
+    noise = 10 ** (-measured / 10)
+    record = Settled(noise, noise, None, 1.2).record(20.0)
+    assert record["fidelity_db"] == held
+    assert 10 ** (-record["fidelity_db"] / 10) >= noise * (1 - 1e-9)
+
+
 def test_nothing_is_dear_where_a_fidelity_is_asked_for():
     search, _ = told([1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8], STEPS, STEPS)
     assert search.settled(db(20), db(20)).place == 6

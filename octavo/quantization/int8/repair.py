@@ -32,6 +32,8 @@ _RECORDED, _RECORDED_OF_MANY = 2, 1
 _STORED = 0.05
 # A share of the noise that goes back for the time that INT8 does not save, not for the noise.
 _NEARLY_NONE = 0.0005
+# What a noise may differ by from itself in dB and back.
+_ROUNDED = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,11 @@ class Settled:
         """For a manifest, where `wanted_db` was too dear: what it is held to instead, and what the rest costs."""
         if self.dear is None:
             return {}
-        return {"fidelity_db": db_of(self.noise), "dear_db": wanted_db, "dear_price": round(self.dear, 2)}
+        held = db_of(self.noise)
+        if self.noise > _ROUNDED * 10 ** (-held / 10):
+            # Rounded up it were more than the placement has, and nothing that is written of it could keep it.
+            held = round(held - 0.01, 2)
+        return {"fidelity_db": held, "dear_db": wanted_db, "dear_price": round(self.dear, 2)}
 
 
 class Placing:
