@@ -10,7 +10,7 @@ import onnx_ir as ir
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import between, constant_of, new_constant, pruned, shape_of_codes
 
-__all__ = ["MOST_CHANNELS", "Columns", "ConvOnColumnsPass", "columns_of"]
+__all__ = ["MOST_CHANNELS", "STEPS", "Columns", "ConvOnColumnsPass", "columns_of"]
 
 # With more channels the copies are long already (8 channels: as fast as before, 16: slower).
 MOST_CHANNELS = 4
@@ -18,6 +18,8 @@ MOST_CHANNELS = 4
 _AT_A_TIME = {1: 4, 2: 2, 3: 2}
 # Of an image of one or two channels twice as many: blocks are to have more than 4 channels.
 _FEW = 2
+# (Columns that are put out at a time, columns of the image from one of them to the next), where these are several.
+STEPS = tuple((count * many, stride) for stride, count in _AT_A_TIME.items() for many in (1, _FEW))
 _LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.graph.passes.qdq import forget, new_constant
+from octavo.quantization.int8.writing.packed_columns import pack_columns
 
 __all__ = ["TWICE", "few_values", "pack_constants", "pack_tables", "share_codes", "whole_steps"]
 
@@ -46,6 +47,7 @@ def pack_constants(model: ir.Model, kept: Container[str] = ()) -> set[str]:
         The layers whose weights are float16 now, by their nodes' names.
     """
     pack_tables(model)
+    pack_columns(model)
     halves: set[str] = set()
     for value, array, readers in _constants(model):
         if all(_is_weight(use) and use.node.name not in kept for use in readers):
