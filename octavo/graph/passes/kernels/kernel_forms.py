@@ -9,6 +9,7 @@ from octavo.graph.passes.kernels.conv_on_columns import ConvOnColumnsPass
 from octavo.graph.passes.kernels.cubic_by_conv import CubicByConvPass
 from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
+from octavo.graph.passes.kernels.pixels_to_space import PixelsToSpacePass
 from octavo.graph.passes.kernels.pool_by_depthwise import PoolByDepthwisePass
 from octavo.graph.passes.kernels.prelu_by_conv import PReluByConvPass
 from octavo.graph.passes.kernels.rounded_last import RoundedLastPass
@@ -28,6 +29,7 @@ FORMS = (
     PoolByDepthwisePass,
     UpsampleByTilePass,
     SpaceByPixelsPass,
+    PixelsToSpacePass,
     PReluByConvPass,
     MishByExpPass,
     CubicByConvPass,
