@@ -108,7 +108,8 @@ class Int8(Block):
     # default: the same with `method: auto` where `fidelity` is missed, before `repair`; where the outputs are maps, weights alone.
     effort: Literal["default", "high"] = "default"
     # What last Convs put out stays float where it is a map (boxes, scores, masks): one position decides there, and 8 bits are 2 %
-    # of a box. 1x1 Convs have int8 weights all the same (docs/int8.md); others stay float as a whole.
+    # of a box. 1x1 Convs have int8 weights all the same (docs/int8.md); others stay float as a whole. Where the answer is a picture
+    # of the image (an upscaler's), 8 bits hold it: last Convs are quantized where that is faster.
     float_heads: bool = True
     # Where Q and DQ go. measured: each kind of work is timed in float and in INT8 on this machine; what is faster in float, borders
     # included, stays float. table:<file>: the same from a saved table (a copy of models/<model>/int8/costs.json): same table, same

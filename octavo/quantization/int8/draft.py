@@ -84,6 +84,7 @@ class Draft:
         exponents: how far channels are equalized first, by stream (`equalization`); needs `samples`.
         by_channel: what only depthwise Convs read has a scale for each channel, where the target can.
         attended: of heads how much each place counts on each sample (`Judge.attended`).
+        picture: the network answers with a picture, which 8 bits hold: its last Convs may be INT8.
 
     Attributes:
         attended: of what heads read how much each place counts on each sample.
@@ -105,12 +106,13 @@ class Draft:
         exponents: Mapping[str, float] | None = None,
         by_channel: bool = False,
         attended: Attended | None = None,
+        picture: bool = False,
     ) -> None:
         self.model = model
         if exponents:
             self.model = copied(model)
         self.recipe, self.kept, self.samples = recipe, dict(kept), list(samples)
-        self.by_channel = by_channel
+        self.by_channel, self.picture = by_channel, picture
         self.target = target_of(recipe.target)
         self.layout = LAYOUTS[self.target.layout]
         self.units = self._units()
@@ -193,7 +195,7 @@ class Draft:
     def equalized_by(self, exponents: Mapping[str, float], most: int | None = None) -> Draft:
         """The same draft with channels equalized, and nothing taken as given; it looks at `most` samples where not at all."""
         samples = self.samples[:most]
-        given = {"exponents": exponents, "by_channel": self.by_channel, "attended": self._attended}
+        given = {"exponents": exponents, "by_channel": self.by_channel, "attended": self._attended, "picture": self.picture}
         return Draft(self.model, self.statistics, self.recipe, self.kept, samples, **given)
 
     def peaks(self, int8: Iterable[Unit], scales: Mapping[str, QParams]) -> dict[str, np.ndarray]:
@@ -242,7 +244,8 @@ class Draft:
 
     def placed(self, given: Mapping[str, str] | None = None) -> dict[Unit, str]:
         """Each unit, and why it stays float; arguments as in `plan`."""
-        heads = map_heads(self.units) if self.recipe.float_heads and self.target.layout == "kernels" else {}
+        stay = self.recipe.float_heads and self.target.layout == "kernels" and not self.picture
+        heads = map_heads(self.units) if stay else {}
         return self.layout.place(self.units, self.kept, heads | self.unsafe | dict(given or {}), self.target)
 
     def quantized(self, int8: Iterable[Unit]) -> list[ir.Value]:

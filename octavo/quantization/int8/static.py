@@ -143,7 +143,8 @@ def _quantized(
     def make(way: Way) -> Draft:
         nonlocal observed
         seen = images.calibration if images else ()
-        draft = Draft(ready, observed, way.recipe, kept, seen, by_channel=way.by_channel, attended=attended)
+        beside = {"by_channel": way.by_channel, "attended": attended, "picture": picture is not None}
+        draft = Draft(ready, observed, way.recipe, kept, seen, **beside)
         draft.require_ranges()
         # What one draft had to look at holds for all of the same graph.
         observed = draft.statistics
