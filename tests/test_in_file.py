@@ -158,6 +158,17 @@ def test_weights_beside_which_others_are_large_lie_in_one_file_with_them(path, m
     assert len(written) == 3  # PRelu's slopes stay in the graph
 
 
+def test_weights_in_a_file_are_written_beside_another(path, monkeypatch, tmp_path):
+    wanted = whole(path, monkeypatch)
+    (tmp_path / "other").mkdir()
+    save(load(path), tmp_path / "other" / "model.onnx", inline_limit=0)
+    assert sorted(file.name for file in (tmp_path / "other").iterdir()) == ["model.data", "model.onnx"]
+    found = load(tmp_path / "other" / "model.onnx")
+    assert list(found.graph.initializers) == list(wanted.graph.initializers)
+    for name, value in found.graph.initializers.items():
+        np.testing.assert_array_equal(value.const_value.numpy(), wanted.graph.initializers[name].const_value.numpy())
+
+
 def test_small_files_and_tensors_are_parsed_whole(path, monkeypatch):
     monkeypatch.setattr(in_file, "_LARGE", 4 * CHANNELS * CHANNELS)
     stays = [name for name, value in load(path).graph.initializers.items() if isinstance(value.const_value, FileTensor)]
