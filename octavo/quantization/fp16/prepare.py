@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from octavo.graph.in_file import taken_out
 from octavo.graph.passes.cleaning.node_names import NodeNamesPass
 from octavo.graph.passes.cleaning.opset_up import OpsetUpPass, ir_version_for
 
@@ -14,8 +15,6 @@ __all__ = ["ONNX", "prepare"]
 ONNX = ("", "ai.onnx")
 # From this opset on a float16 graph can be measured: Squeeze and Unsqueeze, which stand between its nodes then, read their axes.
 LOWEST_OPSET = 13
-# Bytes; shapes and axes are smaller, and inference reads their values.
-SMALL = 4096
 
 
 def prepare(model: ir.Model) -> ir.Model:
@@ -49,11 +48,8 @@ def prepare(model: ir.Model) -> ir.Model:
 def _infer_types(model: ir.Model) -> None:
     # Not onnx_ir's ShapeInferencePass: it takes a sequence of tensors for a tensor (1.1).
     light = model.clone()
-    for value in list(light.graph.initializers.values()):
-        if value.const_value is not None and value.const_value.nbytes > SMALL:
-            # Inference needs a weight's shape only, and a message with all weights may pass protobuf's 2 GiB.
-            del light.graph.initializers[value.name]
-            light.graph.inputs.append(value)
+    # Inference needs a weight's shape only, and a message with all weights may pass protobuf's 2 GiB.
+    taken_out(light, of_protobufs=True)
     inferred = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(light)))
     known = {value.name: value for node in inferred.graph for value in node.outputs}
     for node in model.graph:

@@ -16,10 +16,10 @@ __all__ = ["MOST_CHANNELS", "STEPS", "Columns", "ConvOnColumnsPass", "columns_of
 MOST_CHANNELS = 4
 # Columns that are put out at a time, by stride. Of 3 to 64 outputs and kernels of 3x3 to 7x7 these were the fastest.
 _AT_A_TIME = {1: 4, 2: 2, 3: 2}
-# Of an image of one or two channels twice as many: blocks are to have more than 4 channels.
-_FEW = 2
+# Of an image of so few channels so many times as many: blocks are to have more than 4 channels.
+_FEW, _TIMES = 2, 2
 # (Columns that are put out at a time, columns of the image from one of them to the next), where these are several.
-STEPS = tuple((count * many, stride) for stride, count in _AT_A_TIME.items() for many in (1, _FEW))
+STEPS = tuple((count * times, stride) for stride, count in _AT_A_TIME.items() for times in (1, _TIMES))
 _LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
@@ -178,7 +178,7 @@ def columns_of(conv: ir.Node, image: list[object], weights: tuple[int, ...]) -> 
     channels, height, width = image[1:]
     if not all(isinstance(size, int) for size in image[1:]) or channels > MOST_CHANNELS:
         return None
-    count = _AT_A_TIME.get(stride, 1) * (2 if channels <= _FEW else 1)
+    count = _AT_A_TIME.get(stride, 1) * (_TIMES if channels <= _FEW else 1)
     block = count * stride
     top, left, bottom, right = settings.get("pads") or [0, 0, 0, 0]
     rows, columns = (height + top + bottom - kernel[0]) // stride + 1, (width + left + right - kernel[1]) // stride + 1
