@@ -19,7 +19,7 @@ import onnx_ir as ir
 from octavo.calibration.channels import channel_axis
 from octavo.calibration.histogram import stride
 from octavo.calibration.tally import OUTPUT, Probed, Tally
-from octavo.runtime.tensors import bytes_of
+from octavo.runtime.shapes import bytes_of
 
 __all__ = ["Probes"]
 

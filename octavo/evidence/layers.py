@@ -13,7 +13,8 @@ from octavo.files import read_json, write_csv
 from octavo.layout import GROWTH, SENSITIVITY, variant_dir
 from octavo.runtime.noise import sqnr_db
 from octavo.runtime.rows import matched_rows
-from octavo.runtime.tensors import bytes_of, group_names, open_groups
+from octavo.runtime.shapes import bytes_of
+from octavo.runtime.tensors import group_names, open_groups
 
 __all__ = ["LayerNoise", "layer_noise", "read_growth", "write_noise"]
 

@@ -1,15 +1,23 @@
-"""Shapes of a graph's tensors: as it says, or as they were on an image where it leaves them open."""
+"""Shapes of a graph's tensors, and their sizes: as it says, or as they were on an image where it leaves them open."""
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
-__all__ = ["FED", "SEEN", "fed_shape", "fixed_shape", "shape_of"]
+__all__ = ["FED", "SEEN", "bytes_of", "fed_shape", "fixed_shape", "images_within", "shape_of"]
 
 # Where a value keeps the shape that was seen of it, beside the graph: no file says so.
 SEEN = "octavo.seen_shape"
 # The same of the shape that it has where less is fed than there is in use.
 FED = "octavo.fed_shape"
+# A tensor of which the graph does not tell how many sizes it has counts as this many bytes, and so does a map of open height and
+# width. Of others with open sizes the first counts as this, of rows that values choose (boxes), and any behind it.
+_UNKNOWN, _ROWS, _OPEN = 8 << 20, 100, 10
+_MAP = 4  # axes
+# Bytes of tensors of the images that a question is asked of: all 32 of EfficientNet-B0 at 224x224.
+_MEASURED = 3e9
 
 
 def fixed_shape(value: ir.Value) -> tuple[int, ...] | None:
@@ -36,3 +44,21 @@ def fed_shape(value: ir.Value) -> tuple[int, ...] | None:
 
 def _may_be_batch(size: int | ir.SymbolicDim) -> bool:
     return not isinstance(size, int) and (size.value is None or str(size.value).isidentifier())
+
+
+def bytes_of(value: ir.Value) -> int:
+    """A tensor's size for one image, as far as the graph tells or was seen."""
+    # A symbolic batch dimension is 1 here: images are read one at a time.
+    shape = shape_of(value)
+    if shape is not None:
+        return 4 * math.prod(shape[1:])
+    sizes = list(value.shape or ())
+    if not sizes or (len(sizes) == _MAP and not any(isinstance(size, int) for size in sizes[2:])):
+        return _UNKNOWN
+    return 4 * math.prod(size if isinstance(size, int) else _OPEN if place else _ROWS for place, size in enumerate(sizes))
+
+
+def images_within(model: ir.Model, at_most: int, most: float = _MEASURED) -> int:
+    """How many images to work on, 1 to `at_most`, so that the tensors that the graph makes of them stay within `most` bytes."""
+    image = sum(bytes_of(value) for node in model.graph for value in node.outputs)
+    return int(min(max(1, most // max(1, image)), at_most))

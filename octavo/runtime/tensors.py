@@ -8,7 +8,6 @@ change the last ones.
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -19,31 +18,23 @@ from octavo.errors import ModelRunError
 from octavo.runtime.mapped import MappedConstants
 from octavo.runtime.memory import return_freed
 from octavo.runtime.session import Session
-from octavo.runtime.shapes import shape_of
+from octavo.runtime.shapes import bytes_of
 
 __all__ = [
     "Group",
-    "bytes_of",
     "drop_unneeded",
     "float_activations",
     "group_names",
-    "images_within",
     "open_groups",
     "read_tensors",
     "return_unheld",
 ]
 
-# A tensor of which the graph does not tell how many sizes it has counts as this many bytes, and so does a map of open height and
-# width. Of others with open sizes the first counts as this, of rows that values choose (boxes), and any behind it.
-_UNKNOWN, _ROWS, _OPEN = 8 << 20, 100, 10
-_MAP = 4  # axes
 # Constants below this size stay in the graph: shape inference reads axes and sizes there.
 _SMALL = 256
 # ONNX Runtime 1.31 fuses a Conv whose channels its blocks do not hold (21, of a D-FINE-N) with the Add and the activation behind
 # it, also where the graph puts out what the Conv does, and fails to load it then.
 _FUSES_OUTPUTS = ("ConvAddActivationFusion",)
-# Bytes of tensors of the images that a question is asked of: all 32 of EfficientNet-B0 at 224x224.
-_MEASURED = 3e9
 # Weights for whose memory it is worth looking through all objects of the process, which takes a tenth of a second.
 _LARGE = 32 << 20
 
@@ -271,24 +262,6 @@ def _values(model: ir.Model) -> dict[str, ir.Value]:
     values = {value.name: value for value in model.graph.inputs}
     values |= {value.name: value for node in model.graph for value in node.outputs}
     return {name: value for name, value in values.items() if name}
-
-
-def bytes_of(value: ir.Value) -> int:
-    """A tensor's size for one image, as far as the graph tells or was seen (`shapes`)."""
-    # A symbolic batch dimension is 1 here: images are read one at a time.
-    shape = shape_of(value)
-    if shape is not None:
-        return 4 * math.prod(shape[1:])
-    sizes = list(value.shape or ())
-    if not sizes or (len(sizes) == _MAP and not any(isinstance(size, int) for size in sizes[2:])):
-        return _UNKNOWN
-    return 4 * math.prod(size if isinstance(size, int) else _OPEN if place else _ROWS for place, size in enumerate(sizes))
-
-
-def images_within(model: ir.Model, at_most: int, most: float = _MEASURED) -> int:
-    """How many images to work on, 1 to `at_most`, so that the tensors that the graph makes of them stay within `most` bytes."""
-    image = sum(bytes_of(value) for node in model.graph for value in node.outputs)
-    return int(min(max(1, most // max(1, image)), at_most))
 
 
 def _is_summed(value: ir.Value) -> bool:

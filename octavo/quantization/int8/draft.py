@@ -30,7 +30,8 @@ from octavo.quantization.int8.structure.rows import activated
 from octavo.quantization.int8.structure.targets import target_of
 from octavo.quantization.int8.structure.units import Unit, units_of
 from octavo.quantization.int8.writing.layouts import LAYOUTS
-from octavo.runtime.tensors import drop_unneeded, images_within, return_unheld
+from octavo.runtime.shapes import images_within
+from octavo.runtime.tensors import drop_unneeded, return_unheld
 
 __all__ = ["SHIFTED", "Draft", "Plan"]
 

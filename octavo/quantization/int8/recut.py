@@ -24,7 +24,7 @@ from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.sensitivity import images_worth, joint_noise
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.ways import Way
-from octavo.runtime.tensors import images_within
+from octavo.runtime.shapes import images_within
 
 __all__ = ["Ranged", "recut"]
 

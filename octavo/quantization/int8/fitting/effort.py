@@ -20,7 +20,7 @@ from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.sensitivity import images_worth, roundings_worth
 from octavo.quantization.int8.numbers.qparams import QParams
-from octavo.runtime.tensors import images_within
+from octavo.runtime.shapes import images_within
 
 __all__ = ["ROUNDED", "efforts"]
 

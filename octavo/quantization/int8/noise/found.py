@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from octavo.runtime.lanes import in_lanes
 from octavo.runtime.mapped import session_of
-from octavo.runtime.tensors import images_within
+from octavo.runtime.shapes import images_within
 
 __all__ = ["Found", "SureBoxes", "found_of"]
 

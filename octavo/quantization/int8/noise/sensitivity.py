@@ -29,9 +29,8 @@ from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.structure.units import CARRIERS, CUTS, EXTREMES, Unit
 from octavo.runtime.host import cores
 from octavo.runtime.lanes import LANES, in_lanes
-from octavo.runtime.shapes import fed_shape
+from octavo.runtime.shapes import fed_shape, images_within
 from octavo.runtime.spilled import Spill
-from octavo.runtime.tensors import images_within
 
 __all__ = ["images_worth", "joint_noise", "measured_together", "noise_of", "roundings_worth", "weights_noise"]
 

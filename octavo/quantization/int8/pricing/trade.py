@@ -22,9 +22,8 @@ from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
-from scipy import sparse
-from scipy.sparse import csgraph
 
+from octavo.quantization.int8.pricing.cut import SINK, SOURCE, Cut
 from octavo.quantization.int8.pricing.price import Prices, reads
 from octavo.quantization.int8.structure.rows import row_activations
 from octavo.quantization.int8.structure.units import Unit
@@ -32,9 +31,6 @@ from octavo.runtime.noise import sqnr_db
 
 __all__ = ["Noise", "Trade"]
 
-_SOURCE, _SINK = 0, 1
-# Capacities are whole numbers, in which cuts are exact, of 32 bits: what leaves the source comes to this, and no cut costs more.
-_WHOLE = 1 << 28
 # Placements looked for at most, with noise as it is and each time it is taken for something else.
 _MOST = 40
 # How often noise is taken for more or less than it is, and by how much: the standard deviation of its logarithm. Near 22 dB
@@ -152,19 +148,19 @@ class Trade:
         return {unit for unit, reason in self.reasons.items() if not reason and self._cut.node(unit) in side}
 
     @cached_property
-    def _cut(self) -> _Cut:
+    def _cut(self) -> Cut:
         """What each decision costs in time and in noise, whatever these are worth: placements by the dozen are looked for in it."""
-        cut = _Cut()
+        cut = Cut()
         node, edge = cut.node, cut.edge
         for unit, reason in self.reasons.items():
             place = node(unit)
             if reason:
-                edge(place, _SINK, None)
+                edge(place, SINK, None)
                 continue
             in_float, in_int8 = self.prices.units[unit]
             noise = self.noise.weights.get(unit.name, 0.0) + sum(self.noise.tensors.get(value.name, 0.0) for value in unit.inner)
-            edge(_SOURCE, place, in_float)
-            edge(place, _SINK, in_int8, noise)
+            edge(SOURCE, place, in_float)
+            edge(place, SINK, in_int8, noise)
             for other in self._needed(unit):
                 edge(place, node(other), None)
             if unit.kind != "linear" and self.chained:
@@ -184,13 +180,13 @@ class Trade:
                     rounded = node(("rounded", value, place))
                     for around in [*readers, maker] if maker is not None and self.chained and value not in self.bare else readers:
                         edge(node(around), rounded, None)
-                    edge(rounded, _SINK, 0.0, noise)
+                    edge(rounded, SINK, 0.0, noise)
             for reader in found:
                 edge(node(reader), node(("codes", value)), None)
                 if maker is not None:
                     edge(node(maker), node(reader), self.prices.dequantize[value] * reads(reader, value))
             if found:
-                edge(node(("codes", value)), _SINK if maker is None else node(maker), self.prices.quantize[value], border)
+                edge(node(("codes", value)), SINK if maker is None else node(maker), self.prices.quantize[value], border)
             if value in self.prices.moving:
                 layer, (there, back) = node(self._behind(value)), self.prices.moving[value]
                 edge(node(("codes", value)), layer, there)
@@ -263,41 +259,3 @@ class Trade:
                 continue
             found.append(middle)
             open_ends += [(fast, middle), (middle, close)]
-
-
-class _Cut:
-    """A minimum cut: what is on the source's side, and on the other."""
-
-    def __init__(self) -> None:
-        # Whole numbers as nodes: sets of them have one order in every process.
-        self._number: dict[object, int] = {}
-        self._costs: dict[tuple[int, int], tuple[float, float]] = {}
-
-    def node(self, key: object) -> int:
-        return self._number.setdefault(key, len(self._number) + 2)
-
-    def edge(self, start: int, end: int, cost: float | None, noise: float = 0.0) -> None:
-        """What it costs, and what noise it makes, if `start` is on the source's side and `end` on the other; None: never."""
-        held, made = self._costs.get((start, end), (0.0, 0.0))
-        self._costs[start, end] = (held + (np.inf if cost is None else cost), made + noise)
-
-    @cached_property
-    def _edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(start and end, cost, noise) of each edge; there are no more of them from here on."""
-        costs = np.array(list(self._costs.values()))
-        return np.array(list(self._costs)), costs[:, 0], costs[:, 1]
-
-    def side(self, weight: float) -> set[int]:
-        """The nodes on the source's side, where cost plus `weight` times noise is least; of several cuts, that with the most."""
-        ends, costs, noises = self._edges
-        total = float(costs[ends[:, 0] == _SOURCE].sum())
-        # What costs more than all that can be saved is as good as never.
-        capacities = np.minimum((costs + weight * noises) * (_WHOLE / (total or 1.0)), 2.0 * _WHOLE)
-        count = len(self._number) + 2
-        graph = sparse.csr_array((np.rint(capacities).astype(np.int32), ends.T), (count, count))
-        left = graph - csgraph.maximum_flow(graph, _SOURCE, _SINK).flow
-        left.data = np.maximum(left.data, 0)
-        left.eliminate_zeros()
-        # Those from which more could flow into the sink are on its side, whatever the cut.
-        behind = csgraph.breadth_first_order(left.T.tocsr(), _SINK, return_predecessors=False)
-        return set(range(count)) - set(behind.tolist())
