@@ -443,6 +443,23 @@ def test_no_tensor_is_tried_alone_where_all_images_have_two_decibels_more_than_i
         assert taken.noise < found.noise
 
 
+def test_no_tensor_is_tried_alone_where_rounding_changes_nothing(monkeypatch):
+    """A head of zeros, as torchvision's ViT has it untrained: calibration images make no more noise than none."""
+    random = np.random.default_rng(7)
+    model = prepared(of_branches(random))
+    for value in model.graph.initializers.values():
+        if value.const_value.nbytes and any(use.node.outputs[0].is_graph_output() for use in value.uses()):
+            value.const_value = ir.tensor(np.zeros_like(value.const_value.numpy()), name=value.name)
+    feeds = [{"x": random.standard_normal((1, 4, 32, 32)).astype(np.float32)} for _ in range(12)]
+    draft = Draft(model, graphs.statistics_of(model, feeds[:8]), Int8(method="mse"), {}, feeds[:8])
+    judge = HeadJudge(model, [value.name for value in heads_of(draft.units)], feeds[8:])
+    plan = draft.plan()
+    found = recut.Ranged(draft, plan, judge.judge(draft.written(plan, judge.heads)))
+    assert found.noise == 0
+    monkeypatch.setattr(recut, "_by_tensor", lambda *_, **__: pytest.fail("a tensor is rounded alone"))
+    assert recut.recut(found, judge, 1e-2, ways_of(Int8(), maps=False, measurable=True)) is found
+
+
 def test_each_tensor_has_the_range_that_measures_best_as_placed():
     """One image lives by large values of one tensor; those of another tensor, which nothing reads, are better cut off."""
     random = np.random.default_rng(2)

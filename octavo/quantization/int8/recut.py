@@ -103,7 +103,7 @@ def recut(found: Ranged, judge: Judge, wanted: float, ways: Sequence[Way]) -> Ra
 
     for way in others:
         measure(draft.cut_by(way.recipe), way.label)
-    is_cut = count > 0 and np.average(by_image[:count], weights=weights[:count]) >= _CUT * found.noise
+    is_cut = count > 0 and np.average(by_image[:count], weights=weights[:count]) > _CUT * found.noise
     if not better and not is_cut:
         return found
     bounds = {} if better or before > wanted else {"least": _OF_MANY}
