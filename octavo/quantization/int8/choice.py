@@ -9,11 +9,12 @@ import numpy as np
 
 from octavo.errors import QuantizationError
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
 from octavo.quantization.int8.fitting.effort import ROUNDED, efforts
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import weights_noise
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.ways import UNCUT, Way, ways_of
 
 __all__ = ["WAY_OUT", "Chosen", "chosen_way"]

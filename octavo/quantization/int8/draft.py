@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +24,7 @@ from octavo.quantization.int8.numbers.shifts import Attended, Known, before_head
 from octavo.quantization.int8.numbers.stored import store_weights
 from octavo.quantization.int8.numbers.sums16 import peaks_of_layers
 from octavo.quantization.int8.numbers.weights import Codes
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.structure.emptiness import crashing_when_empty, without_range
 from octavo.quantization.int8.structure.heads import map_heads, pixel_heads
 from octavo.quantization.int8.structure.rows import activated
@@ -33,7 +34,7 @@ from octavo.quantization.int8.writing.layouts import LAYOUTS
 from octavo.runtime.shapes import images_within
 from octavo.runtime.tensors import drop_unneeded, return_unheld
 
-__all__ = ["SHIFTED", "Draft", "Plan"]
+__all__ = ["SHIFTED", "Draft"]
 
 # Bytes of tensors on which the shifts of rounded activations are measured, and images at most. Where images are large four say as
 # much as eight (YOLOv5n, CGNet; NanoDet-m, a fifth of their size, loses .4 dB with four).
@@ -43,34 +44,6 @@ _SHIFTS, SHIFTED = 1.4e9, 8
 _UNCUT = frozenset({"minmax", "peaks"})
 
 Feeds = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that the file is written from.
-
-    Attributes:
-        reasons: each unit, and why it stays float ("" for INT8).
-        scales: of each quantized tensor.
-        codes: of each weighted INT8 unit, by its node's name.
-        corrected: how many biases took a mean shift back.
-        taken: what the biases of units took back of what rounding activations shifts, float64 an output channel, by node.
-        stored: codes of float layers whose weights are int8 in the file, by node.
-        float32: nodes of float layers whose weights are not float16 in the file (`halves.py`).
-    """
-
-    reasons: dict[Unit, str]
-    scales: dict[str, QParams]
-    codes: dict[str, Codes]
-    corrected: int
-    taken: Mapping[str, np.ndarray] = field(default_factory=dict)
-    stored: Mapping[str, Codes] = field(default_factory=dict)
-    float32: frozenset[str] = frozenset()
-
-    @property
-    def int8(self) -> list[Unit]:
-        """The INT8 units, in topological order."""
-        return [unit for unit, reason in self.reasons.items() if not reason]
 
 
 class Draft:

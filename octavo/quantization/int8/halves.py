@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.graph.io import copied
-from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.judge import Judge
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.writing.packed import pack_constants
 
 __all__ = ["with_float32"]

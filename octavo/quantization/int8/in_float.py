@@ -18,11 +18,12 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.halves import with_float32
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.runtime.host import has_vnni
 from octavo.runtime.mapped import session_of

@@ -8,13 +8,14 @@ from typing import Any
 import onnx_ir as ir
 
 from octavo.params.grammar import Int8
-from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.halves import with_float32
 from octavo.quantization.int8.in_float import Served, served_by
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.objects import ObjectJudge
 from octavo.quantization.int8.placed import Placed
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.trade import Noise
 

@@ -11,11 +11,11 @@ import onnx_ir as ir
 
 from octavo.params.grammar import Int8
 from octavo.quantization.int8.choice import Chosen
-from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.in_float import saves_little
 from octavo.quantization.int8.noise.fidelity import are_masks, least_of
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.price import Prices
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.recut import Ranged, recut

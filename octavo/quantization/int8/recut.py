@@ -18,11 +18,12 @@ from operator import itemgetter
 
 import numpy as np
 
-from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.cuts import sharing
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.sensitivity import images_worth, joint_noise
 from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.ways import Way
 from octavo.runtime.shapes import images_within
 

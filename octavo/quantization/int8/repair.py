@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import images_worth, measured_together, noise_of
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.price import Prices
 from octavo.quantization.int8.pricing.trade import Noise, Trade
 from octavo.quantization.int8.search import Candidate, Search

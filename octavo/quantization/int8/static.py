@@ -23,7 +23,7 @@ from octavo.params.grammar import Int8
 from octavo.quantization.decisions import Decision
 from octavo.quantization.int8.begun import Begun, begin
 from octavo.quantization.int8.choice import chosen_way
-from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds, Plan
+from octavo.quantization.int8.draft import SHIFTED, Draft, Feeds
 from octavo.quantization.int8.judged import Made, judged
 from octavo.quantization.int8.noise.fidelity import PICTURES, fidelity_of
 from octavo.quantization.int8.noise.found import Found, SureBoxes, found_of
@@ -32,6 +32,7 @@ from octavo.quantization.int8.noise.objects import BoxReader, ObjectJudge, judge
 from octavo.quantization.int8.noise.pictures import picture_judge
 from octavo.quantization.int8.numbers.shifts import Attended
 from octavo.quantization.int8.placed import placed
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.measuring import measure
 from octavo.quantization.int8.pricing.price import estimated, measured

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.quantization.int8.draft import Draft, Plan
+from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.sensitivity import images_worth, joint_noise
 from octavo.quantization.int8.numbers.equalization import spared
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.structure.streams import Stream, streams_of
 
 __all__ = ["balanced"]

@@ -20,10 +20,10 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from octavo.graph.protos import names_read, part_of
-from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.switches import TENSOR, FloatGraph
 from octavo.quantization.int8.numbers.qparams import QParams
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.structure.units import ONE_SCALE
 from octavo.runtime.lanes import in_lanes
 

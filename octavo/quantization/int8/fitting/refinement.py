@@ -19,12 +19,13 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from octavo.quantization.int8.draft import Feeds, Plan
+from octavo.quantization.int8.draft import Feeds
 from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weights, moment_bytes, rows_of, rows_read
 from octavo.quantization.int8.fitting.rounding import rounded_codes, scales_for
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.sums16 import least_scales
 from octavo.quantization.int8.numbers.weights import Codes, bias_of, weights_of
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.structure.alike import alike
 from octavo.quantization.int8.structure.units import Unit
 from octavo.runtime.blas import one_blas_thread

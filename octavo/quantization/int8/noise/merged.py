@@ -13,10 +13,10 @@ import numpy as np
 
 from octavo.calibration.histogram import bin_middles
 from octavo.calibration.statistics import Statistics, TensorStatistics
-from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.switches import LAYER, TENSOR, Key
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.weights import Codes, weights_of
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.structure.units import Unit, readers
 
 __all__ = ["apart", "chained"]

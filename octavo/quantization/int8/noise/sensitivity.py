@@ -19,12 +19,12 @@ import onnx_ir as ir
 
 from octavo.calibration.statistics import Statistics
 from octavo.graph.macs import macs_in
-from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.noise.judge import Judge
 from octavo.quantization.int8.noise.merged import apart, chained
 from octavo.quantization.int8.noise.switches import LAYER, READ, TENSOR, FloatGraph, Key, Stretch
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.shifts import before_heads, own_shifts
+from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.trade import Noise
 from octavo.quantization.int8.structure.units import CARRIERS, CUTS, EXTREMES, Unit
 from octavo.runtime.host import cores

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.graph.io import copied
 from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.protos import branchless, leading_to, names_read, part_of
-from octavo.quantization.int8.draft import Plan
 from octavo.quantization.int8.numbers.shifts import OwnShift
+from octavo.quantization.int8.plan import Plan
 from octavo.runtime.mapped import MappedConstants
 
 __all__ = ["LAYER", "READ", "TENSOR", "FloatGraph", "Key", "Stretch"]
