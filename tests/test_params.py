@@ -120,12 +120,54 @@ EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
             {"source": EXPORTED | {"dynamic_batch": False}, "benchmark": {"batch": [1, 8]}},
             ["benchmark.batch: the exported graph takes one image at a time, not 8", "`source.dynamic_batch: true`"],
         ),
+        ({"int8": {"fidelity": True}}, ["models.small.int8.fidelity: expected a number, or 'auto', found True"]),
+        ({"calibrate": {"samples": True}}, ["models.small.calibrate.samples: expected a number, found True"]),
+        ({"benchmark": {"threads": [True]}}, ["models.small.benchmark.threads.0: expected a number, found True"]),
+        ({"validate": {"pictures": False}}, ["models.small.validate.pictures: expected a number, found False"]),
+        ({"int8": {"placement": "Measured"}}, ["'Measured' is not possible; expected 'measured', 'all' or 'table:FILE'"]),
+        ({"int8": {"placement": "table:"}}, ["'table:' is not possible; expected 'measured', 'all' or 'table:FILE'"]),
+        ({"int8": {"ranges": {"a": [1]}}}, ["models.small.int8.ranges.a: [1] is no range: it has two ends, [low, high]"]),
+        ({"int8": {"ranges": {"a": "mse"}}}, ["models.small.int8.ranges.a: input should be a valid map, found 'mse'"]),
     ],
 )
 def test_a_mistake_is_named_with_its_path_and_what_was_expected(tmp_path, changes, expected):
     message = complaint(tmp_path, project_params(**changes))
     for part in expected:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"int8": {"fidelity": 70}}, "models.small.int8.fidelity: input should be less than or equal to 60, or 'auto', found 70"),
+        (
+            {"qat": {"accumulate": "atuo"}},
+            "models.small.qat.accumulate: input should be a valid integer, unable to parse string as an integer, or 'auto', "
+            "found 'atuo'; did you mean 'auto'?",
+        ),
+        (
+            {"task": {"name": "classification", "classes": "imagenet"}},
+            "models.small.task.classes: input should be a valid list, or 'imagenet1k', found 'imagenet'; "
+            "did you mean 'imagenet1k'?",
+        ),
+        (
+            {"task": {"name": "classification", "classes": ["cat", 3]}},
+            "models.small.task.classes.1: input should be a valid string, found 3",
+        ),
+        (
+            {"benchmark": {"resolutions": [[32, "wide"]]}},
+            "models.small.benchmark.resolutions.0.1: input should be a valid integer, unable to parse string as an integer, "
+            "found 'wide'",
+        ),
+        (
+            {"benchmark": {"providers": ["opencl"]}},
+            "models.small.benchmark.providers.0: 'opencl' is not possible; expected 'auto', 'cpu' or 'cuda'",
+        ),
+    ],
+)
+def test_a_value_that_may_be_of_several_kinds_has_one_line_and_the_path_of_the_file(tmp_path, changes, line):
+    lines = complaint(tmp_path, project_params(**changes)).splitlines()
+    assert [one.strip() for one in lines[1:-1]] == [line]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from octavo.params.block import MAX_PIXELS, MOST_PIXELS, Block, Fraction, Positive
+from octavo.params.block import MAX_PIXELS, MOST_PIXELS, NUMBER, Block, Fraction, Positive
 
 __all__ = [
     "Data",
@@ -109,7 +109,7 @@ class Data(Block):
     datasets: dict[str, Dataset] = Field(default_factory=dict)
     on_bad_image: Literal["error", "skip"] = "error"
     # Images of more pixels are bad images, by their header, before they are decoded: a pixel takes 3 bytes, and 12 as floats.
-    max_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = MAX_PIXELS
+    max_pixels: Annotated[int, NUMBER, Field(ge=1, le=MOST_PIXELS)] = MAX_PIXELS
 
     @property
     def holdout(self) -> tuple[str, ...]:
@@ -133,9 +133,9 @@ class Packaged(Block):
     # Where it goes inside the set: a file's path for a copy, a folder for crops.
     to: str
     # 0: copied as it is. n: n seeded square crops of the photo, each as a PNG.
-    crops: Annotated[int, Field(ge=0)] = 0
+    crops: Annotated[int, NUMBER, Field(ge=0)] = 0
     # n: n seeded views of the photo instead, each as a JPEG: a crop, mirrored or not, in other light, blurred, compressed.
-    views: Annotated[int, Field(ge=0)] = 0
+    views: Annotated[int, NUMBER, Field(ge=0)] = 0
     # Shortest side of a crop, in pixels.
     least: Positive = 224
 
@@ -160,7 +160,7 @@ class Rendered(Block):
     kind: Literal["shapes", "road"] = "shapes"
     scenes: Positive
     # Sets of one kind and different seeds share no scene. Those from 1000 on are the training scripts' (benchmarks/train_*.py).
-    seed: Annotated[int, Field(ge=0, lt=1000)]
+    seed: Annotated[int, NUMBER, Field(ge=0, lt=1000)]
 
 
 def _made_how(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from octavo.params.block import Block, Positive, Side
+from octavo.params.block import NUMBER, Block, Positive, Side
 
 __all__ = [
     "TEMPLATES",
@@ -14,7 +14,7 @@ __all__ = [
     "Resize",
 ]
 
-Level = Annotated[int, Field(ge=0, le=255)]
+Level = Annotated[int, NUMBER, Field(ge=0, le=255)]
 # x and y.
 Point = tuple[float, float]
 Points = tuple[Point, ...]
@@ -101,9 +101,9 @@ class Input(Block):
     resize: Resize = Resize()
     crop: Literal["center", "none"] = "none"
     colour: Literal["rgb", "bgr", "gray"] = "rgb"
-    scale: Annotated[float, Field(gt=0)] = 255.0
+    scale: Annotated[float, NUMBER, Field(gt=0)] = 255.0
     mean: tuple[float, ...] = (0.0,)
-    std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
+    std: tuple[Annotated[float, NUMBER, Field(gt=0)], ...] = (1.0,)
     layout: Literal["nchw", "nhwc"] = "nchw"
     dtype: Literal["float32", "uint8"] = "float32"
     # What a graph that takes more than the image is fed besides, by input: numbers, `height` and `width` of the image's tensor, one
