@@ -1260,6 +1260,16 @@ def test_a_table_of_another_network_is_refused_and_says_what_to_do(tmp_path):
         quantize_static(model, statistics_of(model), Int8(method="minmax", placement=f"table:{path}"))
 
 
+def test_a_table_that_settings_left_a_layer_out_of_says_so(tmp_path):
+    model, images = uneven(), Images(CALIBRATION[:2], HELD_OUT[:2])
+    statistics = statistics_of(model)
+    first = quantize_static(model, statistics, Int8(method="minmax", repair=False, keep_float=("head",)), images)
+    first.costs.save(tmp_path / "costs.json")
+    table = Int8(method="minmax", placement=f"table:{tmp_path / 'costs.json'}")
+    with pytest.raises(QuantizationError, match=r"(?s)no entry for 'head' .* with settings by which this one was no INT8"):
+        quantize_static(model, statistics, table, images)
+
+
 def test_heads_are_the_last_weights_and_each_channel_of_a_map_has_its_own_scale():
     tensors = {"stem": he(8, 3, 3, 3), "head": he(4, 8, 1, 1) * np.array([0.01, 1, 10, 100], np.float32).reshape(-1, 1, 1, 1)}
     nodes = [

@@ -96,7 +96,8 @@ class CostTable:
             where = f"placement: table:{self.source}" if self.source else "the cost table"
             raise QuantizationError(
                 f"{where} has no entry for {unit.name!r} ({key})",
-                "the table was measured on another network: set `placement: measured` once and use a copy of the table it saves",
+                "the table was measured on another network, or with settings by which this one was no INT8 (`keep_float`, "
+                "`float_heads`): set `placement: measured` once and use a copy of the table it saves",
             ) from None
 
     def border_ms(self, value: ir.Value, *, to_int8: bool) -> float:
