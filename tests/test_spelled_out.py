@@ -337,6 +337,37 @@ def test_an_int8_network_runs_gelu_as_one_kernel(tmp_path):
     assert [(records[name]["kernel"], records[name]["fused_into"]) for name in ("d", "e", "s", "p")] == [("Gelu", "g")] * 4
 
 
+def test_what_a_gelu_by_tanh_is_spelled_with_is_float_and_the_norm_before_it_its_layer_s():
+    """The norm is read three times, as the Conv is that has taken it in."""
+    eight = np.random.default_rng(3).uniform(0.5, 1.5, 8).astype(np.float32)
+    numbers = {"three": number(3), "cubed": number(0.044715), "slope": number(SLOPE), "one": number(1), "half": number(0.5)}
+    nodes = [
+        STEM,
+        oh.make_node("BatchNormalization", ["c", "eight", "eight", "eight", "eight"], ["n"], "n"),
+        oh.make_node("Pow", ["n", "three"], ["w"], "w"),
+        oh.make_node("Mul", ["w", "cubed"], ["k"], "k"),
+        oh.make_node("Add", ["n", "k"], ["i"], "i"),
+        oh.make_node("Mul", ["i", "slope"], ["d"], "d"),
+        oh.make_node("Tanh", ["d"], ["e"], "e"),
+        oh.make_node("Add", ["e", "one"], ["s"], "s"),
+        oh.make_node("Mul", ["n", "s"], ["p"], "p"),
+        oh.make_node("Mul", ["p", "half"], ["g"], "g"),
+        oh.make_node("Conv", ["g", "w1"], ["y"], "body", pads=[1, 1, 1, 1]),
+    ]
+    model = network(nodes, {"w0": WEIGHTS["w0"], "w1": WEIGHTS["w1"], "eight": eight} | numbers, ["y"])
+    settings = Int8(method="minmax", placement="all", float_heads=False)
+    result = quantize_static(model, statistics_of(model, [{"x": image} for image in IMAGES]), settings)
+    found = executed(model, result.decisions, optimized_nodes(ir.to_proto(result.model).SerializeToString()))
+    assert not found.unexpected
+    records = {record["node"]: record for record in found.nodes}
+    runs = {
+        name: (one["precision"], one["runs"], one["kernel"], one["fused_into"])
+        for name, one in records.items()
+        if name in "nwkidesp"
+    }
+    assert runs == dict.fromkeys("wkidesp", ("float", "float", "Gelu", "g")) | {"n": ("int8", "int8", "QLinearConv", "stem")}
+
+
 def test_all_parts_of_a_layer_norm_are_the_one_node_that_is_float():
     """The difference is read twice, by the square and by the division."""
     tensors = {

@@ -44,7 +44,7 @@ _LAST = frozenset({"Add", "Div", "Max", "Min", "Mul", "Sub"})
 _OF_SEVERAL = (
     (
         frozenset({"BiasGelu", "Gelu", "LayerNormalization", "SkipLayerNormalization"}),
-        frozenset({"Add", "Cast", "Div", "Erf", "Mul", "Pow", "ReduceMean", "Sqrt", "Sub"}),
+        frozenset({"Add", "Cast", "Div", "Erf", "Mul", "Pow", "ReduceMean", "Sqrt", "Sub", "Tanh"}),
     ),
     # Mish, looked up on codes or by Exp in float.
     (frozenset({"GatherElements", "Mul"}), frozenset({"Mul", "Softplus", "Tanh"})),

@@ -56,6 +56,9 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
 
 def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     """What preparation made of several nodes, this one among them: it has the last one's name, and all paths lead there."""
+    if node.op_type == "BatchNormalization":
+        # No part of any: the layer before it has taken it in.
+        return None
     ends = ends_ahead(node, lambda one: one.name in made)
     if len(ends) != 1:
         return None
