@@ -1252,6 +1252,27 @@ def test_the_same_table_gives_the_same_bytes_and_another_one_another_placement(t
     assert "float costs less here" in by_node["depth"].reason
 
 
+@pytest.mark.parametrize("asked", [(-1, 1e9), {"method": "percentile", "percentile": 60}])
+def test_ranges_asked_for_all_tensors_are_taken_however_bad_they_are_and_that_is_told(asked):
+    """No tensor is left whose range could be chosen better."""
+    weights = np.random.default_rng(0)
+    tensors = {"stem": graphs.he(weights, 8, 3, 3, 3), "body": graphs.he(weights, 8, 8, 3, 3), "head": graphs.he(weights, 5, 8)}
+    nodes = [
+        oh.make_node("Conv", ["x", "stem"], ["a"], "stem", pads=[1, 1, 1, 1]),
+        oh.make_node("Relu", ["a"], ["r"], "r"),
+        oh.make_node("Conv", ["r", "body"], ["b"], "body", pads=[1, 1, 1, 1]),
+        oh.make_node("GlobalAveragePool", ["b"], ["g"], "g"),
+        oh.make_node("Flatten", ["g"], ["f"], "f"),
+        oh.make_node("Gemm", ["f", "head"], ["y"], "head", transB=1),
+    ]
+    model = network(nodes, tensors, ["y"])
+    feeds = [{"x": weights.standard_normal((1, 3, 16, 16)).astype(np.float32)} for _ in range(12)]
+    recipe = Int8(ranges={"*": asked}, placement="all", repair=False)
+    result = quantize_static(model, graphs.statistics_of(model, feeds[:8]), recipe, Images(feeds[:8], feeds[8:]))
+    assert result.measured["db"] < result.measured["fidelity_db"]
+    assert "`repair: false` gives no layer back to float" in result.warnings(repair=False)[0]
+
+
 def test_a_table_of_another_network_is_refused_and_says_what_to_do(tmp_path):
     model = uneven()
     path = tmp_path / "costs.json"

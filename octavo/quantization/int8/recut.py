@@ -140,6 +140,9 @@ def _by_tensor(
     """Scales that measure better than those of a placement, and of how many tensors by which way; `bounds` as of `images_worth`."""
     draft, plan = found.draft, found.plan
     groups = [names for names in sharing(plan) if draft.fixed.isdisjoint(names)]
+    if not groups:
+        # The recipe says what range each of them has (`int8.ranges: {"*": ...}`).
+        return {}, ""
     others = {way.label: draft.scales_by(way.recipe, plan) for way in ways}
     count = images_worth(draft.model, len(groups) * (1 + len(others)), min(_IMAGES, len(by_image)), **bounds)
     places, weights = _telling(by_image, count)
