@@ -127,6 +127,7 @@ EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
         ({"int8": {"placement": "Measured"}}, ["'Measured' is not possible; expected 'measured', 'all' or 'table:FILE'"]),
         ({"int8": {"placement": "table:"}}, ["'table:' is not possible; expected 'measured', 'all' or 'table:FILE'"]),
         ({"int8": {"ranges": {"a": [1]}}}, ["models.small.int8.ranges.a: [1] is no range: it has two ends, [low, high]"]),
+        ({"int8": {"ranges": {"a": [0, 1e300]}}}, ["models.small.int8.ranges.a", "[0, 1e+300] reaches beyond what float32 holds"]),
         ({"int8": {"ranges": {"a": "mse"}}}, ["models.small.int8.ranges.a: input should be a valid map, found 'mse'"]),
     ],
 )

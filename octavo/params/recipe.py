@@ -20,6 +20,8 @@ __all__ = [
 ]
 
 Method = Literal["minmax", "percentile", "entropy", "mse", "peaks"]
+# Of an end of a range: the width between two such is a float32 number, too.
+_FARTHEST = 1e38
 Percentile = Annotated[float, NUMBER, Field(gt=50, le=100)]
 
 
@@ -62,6 +64,11 @@ class TensorRange(Block):
     def _in_order(self) -> TensorRange:
         if self.bounds is not None and self.bounds[0] >= self.bounds[1]:
             raise ValueError(f"[{self.bounds[0]:g}, {self.bounds[1]:g}] is no range: the lower end comes first")
+        if self.bounds is not None and max(map(abs, self.bounds)) > _FARTHEST:
+            raise ValueError(
+                f"[{self.bounds[0]:g}, {self.bounds[1]:g}] reaches beyond what float32 holds: codes are spread over all of it, so "
+                "name the ends that the tensor's values have; `method: minmax` takes the calibration images'"
+            )
         if self.bounds is not None and (self.method or self.percentile):
             raise ValueError("fixed bounds leave nothing for a method to choose: give one of them")
         return self
