@@ -454,6 +454,28 @@ def test_opset_up_keeps_the_pixels_of_old_upsampling(tmp_path, opset, op):
     np.testing.assert_allclose(run(tmp_path / "new.onnx", image)[0], expected, atol=1e-6)
 
 
+def test_a_slice_of_opset_10_is_not_taken_for_as_long_as_what_it_cuts():
+    """onnx's own shape inference takes it so, and ONNX Runtime ends in "Shape mismatch attempting to re-use buffer" by that."""
+    numbers = {"one": [1], "end": [np.iinfo(np.int32).max], "axis": [2]}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Slice", ["x", "one", "end", "axis", "one"], ["cut"], "cut"),
+            helper.make_node("Relu", ["cut"], ["y"], "relu"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "h", "w"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array(value), name) for name, value in numbers.items()],
+    )
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=5))
+    OpsetUpPass(18)(model)
+    InferShapesPass()(model)
+    cut = next(node for node in model.graph if node.name == "cut").outputs[0]
+    assert [str(side) for side in cut.shape][:2] == ["1", "3"]
+    assert str(cut.shape[2]) != "h"
+    assert str(cut.shape[3]) == "w"
+
+
 @pytest.mark.parametrize("mode", ["reflect", "edge", "constant"])
 def test_opset_up_takes_a_pad_that_names_a_value_whether_or_not_it_writes_it(tmp_path, mode):
     model = text(

@@ -18,6 +18,8 @@ __all__ = ["OpsetUpPass", "ir_version_for"]
 RESIZE_MODES = 11
 # The opset at which the value that Pad writes became an input.
 _VALUE_IS_INPUT = 11
+# The opset from which on shape inference knows that a slice is shorter (onnx 1.23).
+_SLICE_IS_MEASURED = 11
 # The converters' words for a node or a model that they left as it was.
 GAVE_UP = ("Skipping version conversion", "Failed to convert")
 
@@ -34,7 +36,9 @@ class OpsetUpPass(ir.passes.InPlacePass):
        that attribute where it is an error. It goes before.
     5. A converter that gives up, in part or in whole, is an error and not a warning: a graph that claims an opset whose
        operators it does not hold computes something else.
-    6. Afterwards the graph is as one that was written at that opset: the constants that the converters insert are initializers,
+    6. Of a Slice from before opset 11 ONNX's shape inference says that a side without a number stays as long as it was, and ONNX
+       Runtime fails where it gives tensors of such sizes one memory: what was inferred at that opset is inferred once more.
+    7. Afterwards the graph is as one that was written at that opset: the constants that the converters insert are initializers,
        a node that makes the tensor of an earlier one has its name, and no two nodes share one.
 
     Raises:
@@ -58,6 +62,7 @@ class OpsetUpPass(ir.passes.InPlacePass):
             for node in ir.traversal.RecursiveGraphIterator(model.graph):
                 if node.op_type == "Pad" and node.domain == "" and node.attributes.get_string("mode", "constant") != "constant":
                     node.attributes.pop("value", None)
+        stated = {value.name for node in model.graph for value in node.outputs if value.shape is not None}
         InferShapesPass()(model)  # some adapters (GroupNormalization) need to know the shapes
         with captured_logs() as lines:
             try:
@@ -76,6 +81,11 @@ class OpsetUpPass(ir.passes.InPlacePass):
         for node in model.graph:
             node.name = names.get(node.outputs[0].name) if node.outputs else None
         NodeNamesPass()(model)
+        if before < _SLICE_IS_MEASURED:
+            for value in (value for node in model.graph for value in node.outputs):
+                if value.name not in stated and not value.is_graph_output():
+                    value.shape = None
+            InferShapesPass()(model)
         try:
             check_valid(model)
         except Exception as error:
