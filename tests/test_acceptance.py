@@ -148,6 +148,24 @@ class TestAccept:
         # Of a graph that chooses none they say as much as others.
         assert warned or accept("fp32", "int8", samples, name="file").warnings
 
+    @pytest.mark.parametrize(("optimized", "written"), [(5, 7), (7, 5), (6, 0), (0, 6), (9, 9)])
+    def test_optimizations_may_change_how_many_boxes_are_found(self, monkeypatch, optimized, written):
+        """A RetinaNet that found other numbers of boxes optimized and as written ended in numpy's own error."""
+        boxes = np.random.default_rng(0).uniform(0, 1, (9, 4)).astype(np.float32)
+
+        class Told:
+            def __init__(self, path: str, *, optimization: str = "all", **_):
+                self.outputs, self.input_shapes, self.output_shapes = ["y"], {"x": [1]}, {"y": ["found", 4]}
+                self.rows = 9 if path == "fp32" else optimized if optimization == "all" else written
+
+            def run(self, feeds: dict) -> dict:
+                return {"y": boxes[: self.rows] + np.float32(0.02) * (self.rows < 9)}
+
+        monkeypatch.setattr(acceptance, "Session", Told)
+        found = accept("fp32", "int8", [(str(place), {"x": place}) for place in range(4)], name="file", selecting=True)
+        assert bool(found.sqnr_db) == bool(optimized)
+        assert not [warning for warning in found.warnings if "optimized" in warning]
+
     def test_a_number_of_boxes_may_differ(self):
         def above(threshold: float) -> bytes:
             nodes = [

@@ -163,8 +163,9 @@ class _Sums:
         self.values: dict[str, int] = {}
         self.told: dict[str, int] = {}
         self.same: list[float] = []
-        # Of graphs that choose rows: by output and image, sums of squares of each row's noise, optimized and written.
-        self.by_row: dict[str, list[np.ndarray]] = {}
+        # Of graphs that choose rows: by output, of each image sums of squares of each row's noise, optimized and written. The two
+        # may find other numbers of boxes.
+        self.by_row: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
 
     def add(self, expected: Outputs, got: Outputs, written: Outputs) -> None:
         for output, value in expected.items():
@@ -181,7 +182,8 @@ class _Sums:
             if all(one.shape == other.shape for one, other in values) and np.issubdtype(value.dtype, np.floating):
                 self._add(output, values)
                 if axis is not None and value.size:
-                    self.by_row.setdefault(output, []).append(np.stack([_row_noise(*pair, axis) for pair in values[:2]]))
+                    for rows, pair in zip(self.by_row.setdefault(output, ([], [])), values, strict=False):
+                        rows.append(_row_noise(*pair, axis))
 
     def usual(self, output: str) -> float:
         """How many dB the usual row, the median one, loses by optimizations; no bound where a graph does not choose rows.
@@ -191,7 +193,10 @@ class _Sums:
         """
         if output not in self.by_row:
             return np.inf
-        one, other = np.median(np.concatenate(self.by_row[output], axis=1), axis=1)
+        one, other = (np.concatenate(rows) for rows in self.by_row[output])
+        if not (one.size and other.size):
+            return 0.0
+        one, other = np.median(one), np.median(other)
         return sqnr_db(one, other) if one > other else 0.0
 
     def _add(self, output: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
