@@ -35,6 +35,7 @@ from octavo.intake.trial import Tried
 from octavo.intake.written import append_entry, model_name
 from octavo.params import load
 from octavo.params.grammar import Resize
+from octavo.tasks.detection.names import COCO80
 
 
 @pytest.fixture
@@ -565,6 +566,45 @@ def test_class_names_that_the_exporter_wrote(folder, names, expected):
     succeed("grid.onnx", task="detection", data="squares")
     assert load("params.yaml").models["grid"].task.classes == expected
     assert ("as the file's own metadata names them" in Path("params.yaml").read_text()) == bool(expected)
+
+
+def test_chosen_boxes_of_coco_have_the_classes_that_the_exporter_wrote(folder):
+    """Boxes that the graph has chosen do not tell how many classes there are: a set's own few were taken in their order, and its
+    person, index 1 by name, was scored against what the model calls a bicycle."""
+    write_squares(folder / "squares", 4, seed=5)
+    file = folder / "squares/instances.json"
+    table = json.loads(file.read_text())
+    table["categories"] = [{"id": 1, "name": "dog"}, {"id": 2, "name": "person"}]
+    file.write_text(json.dumps(table))
+    task = TaskGuess({"name": "detection"}, family="yolov10", names=COCO80)
+    data = guessed_data(task, folder / "squares", None)
+    assert data.labelled
+    assert (task.keys["classes"], task.why["classes"]) == ("coco80", "as the file's own metadata names them")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("[64, 128]", (64, 128)),
+        ("[64]", (640, 640)),
+        ("[0, 64]", (640, 640)),
+        ("['64', 64]", (640, 640)),
+        ("64", (640, 640)),
+        ("[64, ", (640, 640)),
+    ],
+)
+def test_an_open_size_is_the_one_that_the_exporter_wrote(folder, written, expected):
+    """An export with `dynamic=True, imgsz=320` was entered at 640x640, and so calibrated and scored."""
+    model = grid_detector()
+    onnx.helper.set_model_props(model, {"imgsz": written})
+    onnx.save(model, folder / "grid.onnx")
+    write_squares(folder / "squares", 6, seed=5)
+    succeed("grid.onnx", task="detection", data="squares")
+    assert load("params.yaml").models["grid"].input.size == expected
+    page = " ".join(Path("params.yaml").read_text().replace("#", "").split())
+    assert ("and its exporter wrote this size beside it; `--size HxW` sets another" in page) == (expected == (64, 128))
+    succeed("grid.onnx", "--name", "asked", "--size", "96x96", task="detection", data="squares")
+    assert load("params.yaml").models["asked"].input.size == (96, 96)
 
 
 def test_raw_pixels_in_channels_last(folder):

@@ -225,6 +225,11 @@ def test_external_data_and_dynamic_sizes(tmp_path):
     assert (found["size"], found["size_by"]) == ([640, 640], "default")
     asked = described(tmp_path / "grid.onnx", (64, 128))
     assert (asked["size"], asked["size_by"]) == ([64, 128], "asked")
+    proto = grid_detector()
+    onnx.helper.set_model_props(proto, {"imgsz": "[96, 64]"})
+    onnx.save(proto, tmp_path / "told.onnx")
+    told = described(tmp_path / "told.onnx")
+    assert (told["size"], told["size_by"]) == ([96, 64], "exporter")
     assert asked["macs"] * 50 == found["macs"]
     assert asked["layers"][0]["output"] == [1, 2, 8, 16]
     (tmp_path / "grid.data").unlink()

@@ -113,7 +113,7 @@ def test_load_leaves_open_what_the_file_says_is_minus_one(tmp_path):
     shapes = [list(one.shape) for one in (model.graph.inputs[0], model.graph.node(0).outputs[0], model.graph.outputs[0])]
     assert [[size if isinstance(size, int) else size.value for size in shape] for shape in shapes] == [[None, 3, 32, None]] * 3
     image = ImageInput.of(model.graph.inputs[0])
-    assert sides_of(image, (32, 320), model.graph.outputs).size == (32, 320)
+    assert sides_of(image, (32, 320), model.graph.outputs, {}).size == (32, 320)
 
 
 def test_load_names_missing_and_truncated_external_data(tmp_path):

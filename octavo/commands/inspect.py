@@ -104,6 +104,7 @@ def _macs(found: Mapping[str, Any]) -> str:
     by = {
         "graph": "the graph's own size",
         "asked": "--size",
+        "exporter": "as its exporter wrote beside the graph, which leaves it open: --size HxW sets it",
         "default": "a default, as the graph leaves it open: --size HxW sets it",
     }
     at = f" at {found['size'][0]}x{found['size'][1]} ({by[found['size_by']]}), one image" if found["size"] else ""

@@ -131,7 +131,7 @@ def _image(
             ) from error
         notes.append(f"no image input: {error.problem}; {error.mend}")
         return None, None
-    return image, sides_of(image, size, model.graph.outputs)
+    return image, sides_of(image, size, model.graph.outputs, model.metadata_props)
 
 
 def _custom(model: ir.Model, runnable: Runnable) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ def entry_of(request: Request) -> Entry:
     """
     found, together = _cleaned(request)
     image = _feedable(found, request.model)
-    sides = sides_of(image, request.size, found.model.graph.outputs)
+    sides = sides_of(image, request.size, found.model.graph.outputs, found.model.metadata_props)
     runnable = Runnable(request.model, found.model, changed=True)
     session = Session(runnable.source, name=str(request.model))
     feeds = _feeds(session, image, sides, request)
@@ -201,10 +201,13 @@ def _write_input(entry: Entry, request: Request, image: ImageInput, sides: Sides
     entry.add(0, "input")
     if request.input_name is not None:
         entry.add(1, "name", request.input_name)
-    open_ = "x".join(map(str, image.sides))
-    by = {"graph": "", "asked": "", "default": f"the graph leaves height and width open ({open_}); `--size HxW` sets them"}[
-        sides.by
-    ]
+    open_ = f"the graph leaves height and width open ({'x'.join(map(str, image.sides))})"
+    by = {
+        "graph": "",
+        "asked": "",
+        "exporter": f"{open_}, and its exporter wrote this size beside it; `--size HxW` sets another",
+        "default": f"{open_}; `--size HxW` sets them",
+    }[sides.by]
     entry.add(1, "size", keys["size"], guess=by, fact="height, width: as the graph has them." if sides.by == "graph" else "")
     plain = keys["resize"].get("antialias") is False
     entry.add(1, "resize", keys["resize"], guess=why["resize"], fact=_PLAIN if plain else "")

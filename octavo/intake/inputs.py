@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import ParamsError, SourceError
+from octavo.intake.exported import exported_size
 
 __all__ = ["ImageInput", "Sides", "parsed_size", "sides_of"]
 
@@ -75,35 +76,43 @@ class ImageInput:
 
 @dataclass(frozen=True)
 class Sides:
-    """(height, width) that figures are for, and whose word that is: `graph`, `asked` or `default`."""
+    """(height, width) that figures are for, and whose word that is: `graph`, `asked`, `exporter` or `default`."""
 
     size: tuple[int, int]
     by: str
 
 
-def sides_of(image: ImageInput, asked: tuple[int, int] | None, outputs: Sequence[ir.Value]) -> Sides:
+def sides_of(image: ImageInput, asked: tuple[int, int] | None, outputs: Sequence[ir.Value], metadata: Mapping[str, str]) -> Sides:
     """The size to compute with.
 
     Args:
         image: the image input.
         asked: `--size`.
         outputs: the graph's; with vectors alone the default is that of classifiers.
+        metadata: the file's properties, in which its exporter may have written a size.
 
     Raises:
         ParamsError: what was asked is not what the graph is fixed to.
     """
     fixed = image.sides
     if asked is not None:
-        if any(isinstance(side, int) and side != wanted for side, wanted in zip(fixed, asked, strict=True)):
+        if not _takes(fixed, asked):
             raise ParamsError(
                 f"--size {asked[0]}x{asked[1]}: the graph takes {fixed[0]}x{fixed[1]} (height x width) alone",
                 "leave `--size` out, or export the model with dynamic height and width",
             )
         return Sides(asked, "graph" if all(isinstance(side, int) for side in fixed) else "asked")
+    told = exported_size(metadata)
+    if told and any(isinstance(side, str) or side is None for side in fixed) and _takes(fixed, told):
+        return Sides(told, "exporter")
     default = VECTORS if all(value.shape is not None and len(value.shape) <= 2 for value in outputs) else MAPS
     known = next((side for side in fixed if isinstance(side, int)), default)
     size = tuple(side if isinstance(side, int) else known for side in fixed)
     return Sides(size, "graph" if all(isinstance(side, int) for side in fixed) else "default")
+
+
+def _takes(fixed: tuple[int | str | None, ...], size: tuple[int, int]) -> bool:
+    return all(side == wanted for side, wanted in zip(fixed, size, strict=True) if isinstance(side, int))
 
 
 def parsed_size(text: str) -> tuple[int, int]:

@@ -138,8 +138,9 @@ def _classes_tried(found: Found, task: TaskGuess) -> list[tuple[Any, str]]:
             tried.append(
                 (names, "the names in the XML files in alphabetical order: that this is the model's order is a bare guess")
             )
-    if task.names not in (None, COCO80):
-        tried.insert(0, (list(task.names), "as the file's own metadata names them"))
+    if task.names is not None and (task.names != COCO80 or task.classes is None):
+        named = "coco80" if task.names == COCO80 else list(task.names)
+        tried.insert(0, (named, "as the file's own metadata names them"))
     return tried
 
 

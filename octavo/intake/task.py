@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter
 
 from octavo.errors import DataError
 from octavo.graph.outputs import classes_told_apart
+from octavo.intake.exported import exported_names
 from octavo.params.grammar import Task
 from octavo.tasks.detection import family_of
 from octavo.tasks.segmentation.decode import class_count, layout_of, logits_of
@@ -68,7 +68,7 @@ def guessed_task(task: str, outputs: Outputs, size: tuple[int, int], model: ir.M
             found.keys["decoder"] = family.name
             found.why["decoder"] = f"the outputs are laid out as those of {family.networks}"
         found.classes = None if family.classes is None else family.classes(outputs, size)
-        names = _exported_names(model.metadata_props)
+        names = exported_names(model.metadata_props)
         found.names = names if names and found.classes in (None, len(names)) else None
         return found
     fits = _maps if task == "segmentation" else _vector
@@ -105,18 +105,6 @@ def _of_maps(found: TaskGuess, name: str, outputs: Outputs, size: tuple[int, int
     produced = {each.name: each for each in model.graph.outputs}
     if found.classes is None and name in produced:
         found.classes = classes_told_apart(produced[name])
-
-
-def _exported_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Ultralytics' exports say of each class what it is called: `names`, a Python dictionary of index to name."""
-    try:
-        names = ast.literal_eval(metadata.get("names", ""))
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        return None
-    if not isinstance(names, dict) or set(names) != set(range(len(names))):
-        return None
-    listed = tuple(str(names[index]) for index in range(len(names)))
-    return listed if len(set(listed)) == len(listed) else None
 
 
 def _vector(value: np.ndarray, task: str) -> bool:  # noqa: ARG001 - one signature for both
