@@ -362,6 +362,58 @@ def test_scores_that_rows_are_chosen_by_are_float32_up_to_the_choice(keep_io):
     assert found[0, :2].tolist() == [8, 0]
 
 
+def suppressed_by_class(side: float) -> ir.Model:
+    """Four boxes, their classes and scores, as YOLOv7's `--end2end` and ultralytics' `nms=True` suppress those of each class."""
+    nodes = [
+        node("Sigmoid", ["x"], ["p"], "score"),
+        node("Flatten", ["p"], ["rows"], "rows", axis=0),
+        node("Reshape", ["rows", "four"], ["lines"], "lines"),
+        node("ReduceMax", ["lines", "last"], ["best"], "best", keepdims=0),
+        node("ArgMax", ["lines"], ["class"], "class", axis=1),
+        node("Cast", ["class"], ["number"], "number", to=TensorProto.FLOAT),
+        node("Mul", ["number", "side"], ["offset"], "offset"),
+        node("Relu", ["boxes"], ["b"], "relu"),
+        node("Add", ["b", "offset"], ["apart"], "apart"),
+        node("Unsqueeze", ["apart", "first"], ["each"], "each"),
+        node("Unsqueeze", ["best", "ends"], ["s"], "ranked"),
+        node("NonMaxSuppression", ["each", "s", "most", "iou"], ["kept"], "nms"),
+    ]
+    weights = {
+        **{"four": np.array([4, -1]), "last": np.array([1]), "first": np.array([0]), "ends": np.array([0, 1])},
+        **{"most": np.array([9]), "side": np.float32(side), "iou": np.float32(0.65)},
+    }
+    return build(nodes, {"x": [1, 4, 80], "boxes": [4, 4]}, {"kept": (I64, ["k", 3])}, weights)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_boxes_that_their_class_moves_apart_are_suppressed_as_in_float32(share):
+    """Boxes of class 79 had steps of 32 pixels: of two beside each other one was lost, and of two alike both stayed."""
+    unit = 1 / 640 / 80 if share else 1.0
+    result = convert(suppressed_by_class(1 / 80 if share else 640.0))
+    kinds = precision(result)
+    assert {name for name, kind in kinds.items() if kind == "fp16"} == {"relu", "class"}
+    assert "tell the class" in reason(result, "apart")
+    boxes = np.array([[20, 20, 44, 44], [36, 20, 60, 44], [300, 300, 318, 318], [302, 301, 320, 319]], np.float32) * unit
+    scores = np.full((1, 4, 80), -9, np.float32)
+    # The better one of two has a score that float16 makes equal to the other's.
+    scores[0, :, 79] = [9, 9.01, 9, 9.01]
+    feeds = {"x": scores, "boxes": boxes.astype(np.float16).astype(np.float32)}
+    truth = run(suppressed_by_class(1 / 80 if share else 640.0), feeds)["kept"][:, 2].tolist()
+    assert truth == [1, 3, 0], "else this shows nothing"
+    assert run(rounded_everywhere(result.model), feeds, optimization="off")["kept"][:, 2].tolist() == truth
+
+
+def test_an_anchor_that_is_added_to_boxes_is_converted():
+    nodes = [
+        node("Relu", ["boxes"], ["b"], "relu"),
+        node("Add", ["b", "anchors"], ["moved"], "add"),
+        node("NonMaxSuppression", ["moved", "scores", "most", "iou"], ["kept"], "nms"),
+    ]
+    weights = {"most": np.array([2]), "iou": np.float32(0.5), "anchors": own(1, 3, 4)}
+    model = build(nodes, {"boxes": [1, 3, 4], "scores": [1, 1, 3]}, {"kept": (I64, ["k", 3])}, weights)
+    assert precision(convert(model)) == {"relu": "fp16", "add": "fp16", "nms": "float"}
+
+
 def test_scores_of_which_the_largest_are_computed_with_are_converted():
     """As D-FINE and GFLv2 tell from the largest shares of a distribution how good a box is: nobody asks which they are."""
     nodes = [

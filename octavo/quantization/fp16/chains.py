@@ -1,4 +1,6 @@
-"""Patterns over several nodes that are better in float32: scores, index arithmetic, guarded divisors, moves between such nodes."""
+"""Patterns over several nodes that are better in float32: scores, boxes moved apart by class, index arithmetic, guarded divisors,
+moves between such nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from octavo.graph.operators import JOINS, LAYERS, MOVES
 from octavo.graph.selection import tells_places
 from octavo.quantization.fp16.schema import is_control_flow, is_float
 
-__all__ = ["guarded", "index_chains", "plain_moves", "scores"]
+__all__ = ["guarded", "index_chains", "moved_apart", "plain_moves", "scores"]
 
 # Integers of 8 bits are exact in float16, their sums are not.
 SHORT = {ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8}
@@ -25,6 +27,8 @@ _MOVING = MOVES | JOINS
 # What ends between 0 and 1, and what chooses by it.
 SCORES = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
 CHOICES = frozenset({"NonMaxSuppression", "TopK"})
+# The way of scores: the best of a place's classes is one of them.
+_PASSING = _MOVING | {"ReduceMax"}
 
 
 class Planned(Protocol):
@@ -107,8 +111,8 @@ def scores(graph: ir.Graph, *, keep_io: bool) -> list[ir.Node]:
     boxes suppresses the other is no longer the better one's right (AP of a face detector against its own boxes in float32, on a
     GPU: 0.93). The logits before have no such end, and these nodes take next to no time.
 
-    1. A Sigmoid, HardSigmoid or Softmax, if a way through nodes that only move values leads from it to a graph output that stays
-       float32 (`keep_io`), or to a NonMaxSuppression or a TopK that says where values stand.
+    1. A Sigmoid, HardSigmoid or Softmax, if a way through nodes that only move values, or take the largest of them, leads from it
+       to a graph output that stays float32 (`keep_io`), or to a NonMaxSuppression or a TopK that says where values stand.
     2. The nodes on that way; what else is joined to the scores there (boxes) is cast before.
     """
     arriving: set[ir.Node] = set()
@@ -116,14 +120,59 @@ def scores(graph: ir.Graph, *, keep_io: bool) -> list[ir.Node]:
     for node in reversed(list(graph)):
         if node.op_type in CHOICES and tells_places(node):
             arriving.add(node)
-        elif node.op_type in _MOVING | SCORES and any(
+        elif node.op_type in _PASSING | SCORES and any(
             (keep_io and output.is_graph_output()) or any(use.node in arriving for use in output.uses()) for output in node.outputs
         ):
-            (arriving.add if node.op_type in _MOVING else made.setdefault)(node)
+            (arriving.add if node.op_type in _PASSING else made.setdefault)(node)
     for node in graph:
         if node in arriving and any(value is not None and value.producer() in made for value in node.inputs):
             made[node] = None
     return list(made)
+
+
+def moved_apart(graph: ir.Graph) -> list[ir.Node]:
+    """Nodes that move the boxes of different classes apart, so that one suppression serves all, up to that suppression.
+
+    YOLOv7's `--end2end` adds 640 times the class to boxes in pixels, ultralytics' `nms=True` an 80th of it to boxes of 0 to 1/80.
+    Float16 has ten bits behind the first: of class 79's they tell the class, and boxes have steps of 32 pixels, or a 25th of the
+    image, by which near ones become one box and others' overlap is chance.
+
+    1. An Add of a value that comes from whole numbers (a Cast) through Mul and nodes that only move values to another value that
+       is computed, if a way through nodes that only move values leads from it to the boxes of a NonMaxSuppression.
+    2. The nodes on both ways.
+    """
+    read: set[ir.Value] = set()
+    ways: list[ir.Node] = []
+    made: dict[ir.Node, None] = {}
+    for node in reversed(list(graph)):
+        if node.op_type == "NonMaxSuppression" and node.inputs[0] is not None:
+            read.add(node.inputs[0])
+        elif read.isdisjoint(node.outputs):
+            continue
+        elif node.op_type in _MOVING:
+            read.update(value for value in node.inputs if value is not None and is_float(value))
+            ways.append(node)
+        elif node.op_type == "Add" and all(value is not None and value.producer() is not None for value in node.inputs):
+            offsets = [way for value in node.inputs if (way := _from_whole_numbers(value))]
+            if len(offsets) == 1:
+                made |= dict.fromkeys([node, *offsets[0]])
+    for node in reversed(ways):
+        if any(value is not None and value.producer() in made for value in node.inputs):
+            made[node] = None
+    return list(made)
+
+
+def _from_whole_numbers(value: ir.Value | None) -> list[ir.Node]:
+    """The nodes that lead from a Cast of integers to a value, the Cast included; empty where none does."""
+    node = None if value is None else value.producer()
+    if node is None:
+        return []
+    if node.op_type == "Cast":
+        return [node] if node.inputs[0] is not None and node.inputs[0].dtype in INTEGERS | SHORT else []
+    if node.op_type not in _MOVING | {"Mul"}:
+        return []
+    before = [way for each in node.inputs if is_float(each) and (way := _from_whole_numbers(each))]
+    return [node, *before[0]] if len(before) == 1 else []
 
 
 def plain_moves(graph: ir.Graph, plan: Mapping[ir.Node, Planned], *, keep_io: bool) -> list[ir.Node]:
