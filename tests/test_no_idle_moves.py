@@ -1,4 +1,4 @@
-"""NoIdleMovesPass: Slices and Pads that change nothing are gone, and the others stay."""
+"""NoIdleMovesPass: Slices, Pads and Reshapes that change nothing are gone, and the others stay."""
 
 import numpy as np
 import onnx.helper as oh
@@ -36,6 +36,15 @@ def padded(pads: list, **attributes: object) -> ir.Model:
     return network(nodes, {"pads": np.array(pads)}, ["y"], inputs={"x": [1, 4, 6, 6]})
 
 
+def reshaped(sizes: list, *, shape: list | None = None, **attributes: object) -> ir.Model:
+    nodes = [
+        oh.make_node("Relu", ["x"], ["r"], "act"),
+        oh.make_node("Reshape", ["r", "sizes"], ["s"], "shape", **attributes),
+        oh.make_node("Neg", ["s"], ["y"], "last"),
+    ]
+    return network(nodes, {"sizes": np.array(sizes)}, ["y"], inputs={"x": shape or [1, 4, 6, 6]})
+
+
 IDLE = {
     "all of the channels": lambda: sliced([0], [4], axes=[1], steps=[1]),
     "beyond the end": lambda: sliced([0, -6], [9, MOST], axes=[1, -1]),
@@ -43,6 +52,9 @@ IDLE = {
     "open sizes": lambda: sliced([0, 0], [MOST, 4], axes=[2, 1], shape=["n", 4, "h", "w"]),
     "no pads": lambda: padded([0] * 8),
     "no edges": lambda: padded([0] * 8, mode="edge"),
+    "the same shape": lambda: reshaped([1, 4, 6, 6]),
+    "sizes as they are": lambda: reshaped([-1, 4, 0, 0], shape=["n", 4, "h", "w"]),
+    "a size that follows": lambda: reshaped([0, 4, 6, -1], shape=["n", 4, 6, "w"]),
 }
 MOVES = {
     "fewer channels": lambda: sliced([0], [3], axes=[1]),
@@ -51,6 +63,12 @@ MOVES = {
     "every other": lambda: sliced([0], [4], axes=[1], steps=[2]),
     "up to an open size": lambda: sliced([0], [6], axes=[2], shape=["n", 4, "h", "w"]),
     "less than none": lambda: padded([0, 0, -1, 0, 0, 0, 1, 0]),
+    "another shape": lambda: reshaped([1, 6, 4, 6]),
+    "fewer axes": lambda: reshaped([1, 4, -1]),
+    "more axes": lambda: reshaped([1, 4, 6, 6, -1]),
+    "rows for an open size": lambda: reshaped([-1, 4, 3, 12]),
+    "one image for an open size": lambda: reshaped([1, 4, 6, 6], shape=["n", 4, 6, 6]),
+    "two open sizes": lambda: reshaped([-1, 4, 6, 6], shape=["n", 4, "h", 6]),
 }
 
 
