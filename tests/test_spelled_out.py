@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -197,16 +198,60 @@ def test_what_is_not_gelu_stays(changed):
     assert [node.op_type for node in model.graph].count("Erf") == 1
 
 
+def divided(swaps: list[bool]) -> list[onnx.NodeProto]:
+    """(d / r) scale + bias."""
+    return [
+        oh.make_node("Div", ["d", "r"], ["n"], "n"),
+        oh.make_node("Mul", pair("n", "scale", swaps[2]), ["ns"], "ns"),
+        oh.make_node("Add", pair("ns", "bias", swaps[3]), ["y"], "last"),
+    ]
+
+
+def multiplied(swaps: list[bool]) -> list[onnx.NodeProto]:
+    """(d (1 / r)) scale + bias."""
+    nodes = [oh.make_node("Reciprocal", ["r"], ["o"], "o"), oh.make_node("Mul", pair("d", "o", swaps[1]), ["n"], "n")]
+    return nodes + divided(swaps)[1:]
+
+
+def factor(swaps: list[bool]) -> list[onnx.NodeProto]:
+    """f = (1 / r) scale."""
+    return [oh.make_node("Reciprocal", ["r"], ["o"], "o"), oh.make_node("Mul", pair("o", "scale", swaps[1]), ["f"], "f")]
+
+
+def scaled_first(swaps: list[bool]) -> list[onnx.NodeProto]:
+    """d f + bias, as Flax has it."""
+    nodes = [oh.make_node("Mul", pair("d", "f", swaps[2]), ["ns"], "ns")]
+    return [*factor(swaps), *nodes, oh.make_node("Add", pair("ns", "bias", swaps[3]), ["y"], "last")]
+
+
+def keras(swaps: list[bool]) -> list[onnx.NodeProto]:
+    """x f + (-mean f + bias), as Keras 3 has it."""
+    return [
+        *factor(swaps),
+        oh.make_node("Neg", ["m"], ["minus"], "minus"),
+        oh.make_node("Mul", pair("minus", "f", swaps[2]), ["mf"], "mf"),
+        oh.make_node("Add", pair("mf", "bias", swaps[3]), ["shift"], "shift"),
+        oh.make_node("Mul", pair("c", "f", swaps[4]), ["cf"], "cf"),
+        oh.make_node("Add", pair("cf", "shift", swaps[0]), ["y"], "last"),
+    ]
+
+
+def keras_less(swaps: list[bool]) -> list[onnx.NodeProto]:
+    """x f + (bias - mean f), as Keras 2 has it."""
+    nodes = keras(swaps)
+    less = [oh.make_node("Mul", pair("m", "f", swaps[2]), ["mf"], "mf"), oh.make_node("Sub", ["bias", "mf"], ["shift"], "shift")]
+    return [*nodes[:2], *less, *nodes[5:]]
+
+
 @st.composite
 def norms(draw) -> ir.Model:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axes of a Conv's output."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axes of a Conv's output, or over its channels."""
     opset = draw(st.sampled_from([17, 18]))
-    first = draw(st.sampled_from([2, 3]))
-    axes = list(range(first, 4)) if draw(st.booleans()) else [axis - 4 for axis in range(first, 4)]
-    sizes = [16] * (4 - first)
-    swaps = draw(st.lists(st.booleans(), min_size=4, max_size=4))
+    first, sizes = draw(st.sampled_from([(2, [16, 16]), (3, [16]), (1, [8])]))
+    axes = [first + place - draw(st.sampled_from([0, 4])) for place in range(len(sizes))]
+    swaps = draw(st.lists(st.booleans(), min_size=5, max_size=5))
     rank = draw(st.sampled_from([4 - first, 4]))
-    shape = [1] * (rank - len(sizes)) + sizes
+    shape = [*[1] * (first - 4 + rank), *sizes, *[1] * (4 - first - len(sizes))]
     tensors = {
         "scale": GENERATOR.uniform(0.5, 2, shape).astype(np.float32),
         "bias": GENERATOR.standard_normal(shape).astype(np.float32),
@@ -215,12 +260,17 @@ def norms(draw) -> ir.Model:
         "axes": np.array(axes, np.int64),
     }
 
+    pooled = first == 2 and draw(st.booleans())
+
     def mean(source: str, target: str) -> onnx.NodeProto:
+        if pooled:
+            return oh.make_node("GlobalAveragePool", [source], [target], target)
         given = {"axes": axes} if opset < 18 else {}
         inputs = [source] if opset < 18 else [source, "axes"]
         return oh.make_node("ReduceMean", inputs, [target], target, keepdims=1, **given)
 
-    twice = draw(st.booleans())
+    written = draw(st.sampled_from([divided, multiplied, scaled_first, keras, keras_less]))
+    twice = written not in (keras, keras_less) and draw(st.booleans())
     nodes = [STEM, mean("c", "m"), oh.make_node("Sub", ["c", "m"], ["d"], "d")]
     if twice:
         nodes.append(oh.make_node("Sub", ["c", "m"], ["d2"], "d2"))
@@ -231,24 +281,18 @@ def norms(draw) -> ir.Model:
         oh.make_node("Add", pair("v", "epsilon", swaps[0]), ["ve"], "ve"),
         oh.make_node("Sqrt", ["ve"], ["r"], "r"),
     ]
-    if draw(st.booleans()):
-        nodes.append(oh.make_node("Div", ["d", "r"], ["n"], "n"))
-    else:
-        nodes += [oh.make_node("Reciprocal", ["r"], ["o"], "o"), oh.make_node("Mul", pair("d", "o", swaps[1]), ["n"], "n")]
-    nodes += [
-        oh.make_node("Mul", pair("n", "scale", swaps[2]), ["ns"], "ns"),
-        oh.make_node("Add", pair("ns", "bias", swaps[3]), ["y"], "last"),
-    ]
+    nodes += written(swaps)
     return network(nodes, {"w0": WEIGHTS["w0"]} | tensors, ["y"], opset=opset)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=160, deadline=None, derandomize=True)
 @given(norms())
 def test_every_way_to_spell_a_layer_norm_is_one_node(model):
     truth = run(model, {"x": IMAGES[0]}, optimization="off")["y"]
     assert LayerNormPass()(model).modified
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
-    assert [node.op_type for node in model.graph] == ["Conv", "LayerNormalization"]
+    over_channels = dict.fromkeys(["Transpose"] if model.graph[1].op_type == "Transpose" else [])
+    assert [node.op_type for node in model.graph] == ["Conv", *over_channels, "LayerNormalization", *over_channels]
     assert (model.graph[-1].name, model.graph[-1].outputs[0].name) == ("last", "y")
     np.testing.assert_allclose(run(model, {"x": IMAGES[0]})["y"], truth, rtol=1e-4, atol=1e-5)
     assert not LayerNormPass()(model).modified
@@ -284,7 +328,8 @@ def norm(
 @pytest.mark.parametrize(
     "changed",
     [
-        {"axes": [1], "scale": (8, 1, 1), "bias": (8, 1, 1)},
+        {"axes": [1], "scale": (8, 1, 1), "bias": (16,)},
+        {"axes": [1, 2], "scale": (8, 16, 1), "bias": (8, 16, 1)},
         {"axes": [2]},
         {"power": 3.0},
         {"square": "other"},
@@ -301,6 +346,57 @@ def test_what_is_no_layer_norm_stays(changed):
     model = norm(**changed)
     assert not LayerNormPass()(model).modified
     assert "LayerNormalization" not in {node.op_type for node in model.graph}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"minus": oh.make_node("Neg", ["v"], ["minus"], "minus")},
+        {"minus": oh.make_node("Relu", ["m"], ["minus"], "minus")},
+        {"cf": oh.make_node("Mul", ["other", "f"], ["cf"], "cf")},
+        {"mf": oh.make_node("Mul", ["minus", "o"], ["mf"], "mf")},
+        {"mf": oh.make_node("Mul", ["f", "f"], ["mf"], "mf")},
+        {"shift": oh.make_node("Sub", ["bias", "mf"], ["shift"], "shift")},
+        {"o": oh.make_node("Sqrt", ["r"], ["o"], "o")},
+        {"outputs": ["y", "f"]},
+        {"outputs": ["y", "cf"]},
+        {"outputs": ["y", "shift"]},
+    ],
+    ids=lambda changed: " ".join([*changed, *map(str, changed.get("outputs", ()))]),
+)
+def test_what_is_not_kerass_layer_norm_stays(changed):
+    ahead = [*norm().graph][:-3]
+    ahead = [ir.to_proto(node) for node in ahead]
+    nodes = [*ahead, *(changed.get(node.name, node) for node in keras([False] * 5))]
+    tensors = {name: value.const_value.numpy() for name, value in norm().graph.initializers.items()}
+    model = network(nodes, tensors, changed.get("outputs", ["y"]))
+    assert not LayerNormPass()(model).modified
+
+
+def test_a_norm_over_channels_stays_where_it_was_not_measured():
+    over = norm(axes=(1,), scale=(8, 1, 1), bias=(8, 1, 1))
+    kinds = [{node.op_type for node in prepared(over, depthwise_norms=kernels).graph} for kernels in (True, False)]
+    assert ["LayerNormalization" in one for one in kinds] == [True, False]
+
+
+def test_a_norm_over_channels_between_convs_is_one_float_node():
+    """ConvNeXt's LayerNorm of images: between integer Convs, the means over channels once as LayerNormalization."""
+    over = norm(axes=(1,), scale=(8, 1, 1), bias=(8, 1, 1))
+    nodes = [ir.to_proto(node) for node in over.graph][:-1]
+    nodes += [
+        oh.make_node("Add", ["ns", "bias"], ["l"], "last"),
+        oh.make_node("Conv", ["l", "w1"], ["y"], "body", pads=[1, 1, 1, 1]),
+    ]
+    tensors = {name: value.const_value.numpy() for name, value in over.graph.initializers.items()}
+    model = network(nodes, tensors | {"w1": WEIGHTS["w1"]}, ["y"])
+    feeds = [{"x": image} for image in IMAGES]
+    result = quantize_static(model, statistics_of(model, feeds), Int8(method="minmax", placement="all"))
+    kernels = Counter(node.op_type for node in result.model.graph)
+    assert (kernels["LayerNormalization"], kernels["ReduceMean"], kernels["Pow"]) == (1, 0, 0)
+    assert sqnr(model, result.model, feeds)["y"] > 30
+    decided = {decision.node: decision.precision for decision in result.decisions}
+    assert {decided[name] for name in ("m", "d", "q", "v", "ve", "r", "n", "ns", "last")} == {"float"}
+    assert decided["stem"] == "int8"
 
 
 def classifier(opset: int = 18) -> ir.Model:

@@ -56,7 +56,7 @@ def prepared(
         model: FP32; it is not changed.
         opset: at least this one, the graph's own, and that of a Gelu that it spells out.
         depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`), and so does
-            Neg before layers.
+            Neg before layers; a norm over channels stands between Transposes (`LayerNormPass`).
         fuses: layers take in all norms and activations behind them (`BendBeforeConcatPass`, `PReluToMaxPass`).
         kept: names of nodes that stay apart from others that do the same.
     """
@@ -69,7 +69,7 @@ def prepared(
     PReluPass()(ready)
     MaxMinToClipPass()(ready)
     ready = with_gelu(ready)
-    LayerNormPass()(ready)
+    LayerNormPass(depthwise_norms)(ready)
     MeanToPoolPass()(ready)
     CountValuesPass()(ready)
     ZerosToPadPass()(ready)
