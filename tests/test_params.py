@@ -1,13 +1,18 @@
 """params.yaml: what is right is read into typed objects, what is wrong is named by file, path, expectation and nearest key."""
 
+import types
+import typing
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT, project_params
+from pydantic import BaseModel, BeforeValidator
 
 from octavo.errors import ParamsError
 from octavo.params import load, load_model, load_sets
+from octavo.params.data import PackagedSets
+from octavo.params.grammar import Params
 
 
 def complaint(tmp_path: Path, params: object) -> str:
@@ -18,6 +23,12 @@ def complaint(tmp_path: Path, params: object) -> str:
     assert str(path) in str(caught.value)
     assert caught.value.mend
     return str(caught.value)
+
+
+def set_of(keys):
+    """`data`, whose set of calibration has these keys, too."""
+    data = project_params()["models"]["small"]["data"]
+    return {"data": data | {"calibration": data["calibration"] | keys}}
 
 
 def test_the_repository_s_own_files_are_valid():
@@ -124,6 +135,15 @@ EXPORTED = {"kind": "torch", "entry": "a:b", "file": "w"}
         ({"calibrate": {"samples": True}}, ["models.small.calibrate.samples: expected a number, found True"]),
         ({"benchmark": {"threads": [True]}}, ["models.small.benchmark.threads.0: expected a number, found True"]),
         ({"validate": {"pictures": False}}, ["models.small.validate.pictures: expected a number, found False"]),
+        ({"calibrate": {"seed": True}}, ["models.small.calibrate.seed: expected a number, found True"]),
+        ({"input": {"size": [32, 32], "mean": [True]}}, ["models.small.input.mean.0: expected a number, found True"]),
+        (set_of({"class_map": {"no": True}}), ["class_map.no: a class named yes, no, on or off is a switch to YAML", "found True"]),
+        (set_of({"class_map": {True: 0}}), ["class_map.1: a class named yes, no, on or off is a switch to YAML"]),
+        (
+            set_of({"class_map": {"a": [1]}}),
+            ["class_map.a: input should be a valid string, or input should be a valid integer, found [1]"],
+        ),
+        (set_of({"palette": {"a": [1, 2, 300]}}), ["palette.a.2: input should be less than or equal to 255, found 300"]),
         ({"int8": {"placement": "Measured"}}, ["'Measured' is not possible; expected 'measured', 'all' or 'table:FILE'"]),
         ({"int8": {"placement": "table:"}}, ["'table:' is not possible; expected 'measured', 'all' or 'table:FILE'"]),
         ({"int8": {"ranges": {"a": [1]}}}, ["models.small.int8.ranges.a: [1] is no range: it has two ends, [low, high]"]),
@@ -255,3 +275,52 @@ def test_packaged_sets_stay_inside_their_folder(tmp_path):
     (tmp_path / "s.yaml").write_text("sets: {a: [{package: p, file: f, licence: l, to: ../../x}]}")
     with pytest.raises(ParamsError, match=r"sets\.a\.0\.to: `to` '\.\./\.\./x' must stay inside"):
         load_sets(tmp_path / "s.yaml")
+
+
+def test_no_number_of_any_block_takes_a_switch():
+    """YAML's `true`, `yes` and `on` are 1 to Python; a field that is added shall not take them either."""
+    blocks = _blocks(Params, PackagedSets)
+    assert {block.__name__ for block in blocks} > {
+        "Calibrate",
+        "Resize",
+        "Head",
+        "OnnxSource",
+        "ImageSet",
+        "TensorRange",
+        "Rendered",
+    }
+    assert not [f"{block.__name__}.{name}" for block in blocks for name, field in block.model_fields.items() if _is_bare(field)]
+
+
+def _blocks(*roots):
+    found, waiting = [], [*roots]
+    while waiting:
+        block = waiting.pop()
+        if block not in found:
+            found.append(block)
+            waiting += [kind for field in block.model_fields.values() for kind, _ in _kinds(field.annotation) if _is_block(kind)]
+    return found
+
+
+def _is_block(kind):
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _kinds(annotation, notes=()):
+    """Every type that an annotation is made of, with what is noted at it."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        inner, *own = typing.get_args(annotation)
+        yield from _kinds(inner, (*notes, *own))
+    elif typing.get_origin(annotation) is typing.Literal:
+        return
+    elif arguments := typing.get_args(annotation):
+        union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+        for argument in arguments:
+            yield from _kinds(argument, notes if union else ())
+    else:
+        yield annotation, notes
+
+
+def _is_bare(field):
+    numbers = [notes for kind, notes in _kinds(field.annotation, field.metadata) if kind in (int, float)]
+    return any(not any(isinstance(note, BeforeValidator) for note in notes) for notes in numbers)

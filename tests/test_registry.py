@@ -16,6 +16,8 @@ import yaml
 from conftest import CLASSES, ROOT, project_params, small_network, write_images
 from forked import run_stage
 from repositories import bytes_of, commit, octavo, sh, use_remote
+from scmrepo.exceptions import SCMError
+from scmrepo.git import Git
 
 from octavo.commands import main
 from octavo.deploy.artifact import artifacts
@@ -203,6 +205,23 @@ class TestRelease:
         with pytest.raises(RegistryError, match="no tag was made"):
             tag(release)
         assert tags(project) == [f"{release.tags[-1]}/in-the-way"]
+
+    def test_tags_that_git_keeps_are_named_and_the_others_go(self, project, monkeypatch):
+        release = plan("small", "v1.0.0")
+        sh(project, "git", "tag", f"{release.tags[-1]}/in-the-way")
+        kept, remove = release.tags[0], Git.remove_ref
+
+        def refusing(scm, ref, *rest, **named):
+            if ref.endswith(kept):
+                raise SCMError("locked")
+            return remove(scm, ref, *rest, **named)
+
+        monkeypatch.setattr(Git, "remove_ref", refusing)
+        with pytest.raises(RegistryError, match="nor could what was made be removed") as caught:
+            tag(release)
+        assert f"git tag -d {kept}`" in caught.value.mend
+        assert len(release.tags) > 2
+        assert tags(project) == sorted([kept, f"{release.tags[-1]}/in-the-way"])
 
     @pytest.mark.parametrize(
         ("version", "near"),

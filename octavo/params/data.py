@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from octavo.params.block import MAX_PIXELS, MOST_PIXELS, NUMBER, Block, Fraction, Positive
+from octavo.params.block import MAX_PIXELS, MOST_PIXELS, Block, ClassKey, Fraction, Level, Positive, Whole
 
 __all__ = [
     "Data",
@@ -28,7 +28,7 @@ class Split(Block):
 
     start: Fraction = 0.0
     stop: Fraction = 1.0
-    seed: int = 0
+    seed: Whole = 0
 
     @model_validator(mode="after")
     def _not_empty(self) -> Split:
@@ -42,8 +42,8 @@ class HeadMasks(Block):
 
     # Their folder, beside `images`.
     annotations: str
-    palette: dict[str | int, tuple[int, int, int]] = Field(default_factory=dict)
-    class_map: dict[str | int, str | int | None] = Field(default_factory=dict)
+    palette: dict[ClassKey, tuple[Level, Level, Level]] = Field(default_factory=dict)
+    class_map: dict[ClassKey, ClassKey | None] = Field(default_factory=dict)
 
 
 class ImageSet(Block):
@@ -64,10 +64,10 @@ class ImageSet(Block):
     # landmarks of every image, in pixels. Looked for below `path`, then below the project's folder.
     landmarks: str | None = None
     # Masks of colours: class, by name or index, to [red, green, blue]; `void` counts for nothing.
-    palette: dict[str | int, tuple[int, int, int]] = Field(default_factory=dict)
+    palette: dict[ClassKey, tuple[Level, Level, Level]] = Field(default_factory=dict)
     # Segmentation: values of the masks to the model's classes, by name or index; "*": all others; null counts for nothing.
     # Detection: the set's class names (or numbers) to the model's, by name or index, where they differ; null leaves a class out.
-    class_map: dict[str | int, str | int | None] = Field(default_factory=dict)
+    class_map: dict[ClassKey, ClassKey | None] = Field(default_factory=dict)
     # Masks of a task with several heads: a head's name to its masks, instead of the three keys above. Where a head is not named, or
     # a dataset lacks its folder, that head is held against FP32 alone.
     heads: dict[str, HeadMasks] = Field(default_factory=dict)
@@ -75,7 +75,7 @@ class ImageSet(Block):
     split: Split | None = None
     # Take at most this many images, chosen by `seed`; of identities and pairs as many whole identities as that holds.
     limit: Positive | None = None
-    seed: int = 0
+    seed: Whole = 0
 
     @model_validator(mode="after")
     def _masks_of_heads(self) -> ImageSet:
@@ -109,7 +109,7 @@ class Data(Block):
     datasets: dict[str, Dataset] = Field(default_factory=dict)
     on_bad_image: Literal["error", "skip"] = "error"
     # Images of more pixels are bad images, by their header, before they are decoded: a pixel takes 3 bytes, and 12 as floats.
-    max_pixels: Annotated[int, NUMBER, Field(ge=1, le=MOST_PIXELS)] = MAX_PIXELS
+    max_pixels: Annotated[Whole, Field(ge=1, le=MOST_PIXELS)] = MAX_PIXELS
 
     @property
     def holdout(self) -> tuple[str, ...]:
@@ -133,9 +133,9 @@ class Packaged(Block):
     # Where it goes inside the set: a file's path for a copy, a folder for crops.
     to: str
     # 0: copied as it is. n: n seeded square crops of the photo, each as a PNG.
-    crops: Annotated[int, NUMBER, Field(ge=0)] = 0
+    crops: Annotated[Whole, Field(ge=0)] = 0
     # n: n seeded views of the photo instead, each as a JPEG: a crop, mirrored or not, in other light, blurred, compressed.
-    views: Annotated[int, NUMBER, Field(ge=0)] = 0
+    views: Annotated[Whole, Field(ge=0)] = 0
     # Shortest side of a crop, in pixels.
     least: Positive = 224
 
@@ -160,7 +160,7 @@ class Rendered(Block):
     kind: Literal["shapes", "road"] = "shapes"
     scenes: Positive
     # Sets of one kind and different seeds share no scene. Those from 1000 on are the training scripts' (benchmarks/train_*.py).
-    seed: Annotated[int, NUMBER, Field(ge=0, lt=1000)]
+    seed: Annotated[Whole, Field(ge=0, lt=1000)]
 
 
 def _made_how(value: Any) -> str:

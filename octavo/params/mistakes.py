@@ -24,12 +24,14 @@ class _Mistake:
     Attributes:
         keys: where it is, as the file has it.
         schema: what may stand there.
+        parent: what the block or map is in which it stands.
         choice: the keys of a value that may be of several kinds (`auto` or a number), where it lies at or below one.
         item: the error itself.
     """
 
     keys: Keys
     schema: Any
+    parent: Any
     choice: Keys | None
     item: Any
 
@@ -52,14 +54,14 @@ def mistakes(root: type[BaseModel], raw: Any, items: Sequence[Any]) -> list[str]
     lines: dict[Any, str] = {}
     for place, one in enumerate(found):
         if one.choice is None:
-            lines[place] = _explain(root, raw, one)
+            lines[place] = _explain(one)
             continue
         # Of a value that may be of several kinds pydantic says of each why it is none. Where it is one, what is wrong in it counts.
         kinds = [other for other in found if other.choice == one.choice]
         if not any(_below(other, one.choice) for other in kinds):
             lines.setdefault(one.choice, _of_no_kind(kinds))
         elif _below(one, one.choice):
-            lines[place] = _explain(root, raw, one)
+            lines[place] = _explain(one)
     return list(lines.values())
 
 
@@ -70,7 +72,7 @@ def _below(one: _Mistake, keys: Keys) -> bool:
 def _placed(root: type[BaseModel], raw: Any, item: Any) -> _Mistake:
     """An error without what pydantic puts into its location and no key of the file is: tags and kinds of unions."""
     keys: list[Any] = []
-    value, schema, choice = raw, root, None
+    value, schema, parent, choice = raw, root, None, None
     for part in item["loc"]:
         if isinstance(part, str) and not (isinstance(value, dict) and part in value):
             if _is_tag(schema, part):
@@ -80,8 +82,8 @@ def _placed(root: type[BaseModel], raw: Any, item: Any) -> _Mistake:
                 schema, choice = kind, tuple(keys)
                 continue
         keys.append(part)
-        schema, value = _descend(schema, part), _get(value, part)
-    return _Mistake(tuple(keys) or (next(iter(root.model_fields)),), schema, choice, item)
+        schema, parent, value = _descend(schema, part), schema, _get(value, part)
+    return _Mistake(tuple(keys) or (next(iter(root.model_fields)),), schema, parent, choice, item)
 
 
 def _kind_of(schema: Any, label: str) -> Any:
@@ -109,13 +111,12 @@ def _told(message: str) -> str:
     return f"{message[:1].lower()}{message[1:]}".replace("tuple", "list").replace("dictionary", "map")
 
 
-def _explain(root: type[BaseModel], raw: Any, one: _Mistake) -> str:
+def _explain(one: _Mistake) -> str:
     """One line: path, what is wrong, what was expected, nearest valid key."""
     keys, place, schema, item = one.keys, one.place, one.schema, one.item
     kind, message = item["type"], item["msg"]
     if kind == "extra_forbidden":
-        parent = _walk(root, item["loc"][:-1], raw)
-        valid = _keys(parent)
+        valid = _keys(one.parent)
         near = difflib.get_close_matches(str(keys[-1]), valid, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"{place}: unknown key; {hint}valid here: {', '.join(valid)}"
@@ -136,15 +137,6 @@ def _explain(root: type[BaseModel], raw: Any, one: _Mistake) -> str:
     if kind == "value_error":
         return f"{place}: {message.removeprefix('Value error, ')}"
     return f"{place}: {_told(message)}, found {item['input']!r}"
-
-
-def _walk(schema: Any, location: tuple[Any, ...], value: Any) -> Any:
-    for part in location:
-        if isinstance(part, str) and not (isinstance(value, dict) and part in value) and _is_tag(schema, part):
-            schema = _tagged(schema, part)
-        else:
-            schema, value = _descend(schema, part), _get(value, part)
-    return schema
 
 
 def _get(value: Any, part: Any) -> Any:
@@ -174,10 +166,13 @@ def _descend(schema: Any, part: Any) -> Any:
 
 
 def _alternatives(schema: Any) -> tuple[Any, ...]:
-    """What a union chooses from; anything else is its only alternative."""
-    if typing.get_origin(schema) is typing.Annotated:
-        schema = typing.get_args(schema)[0]
-    return typing.get_args(schema) if typing.get_origin(schema) in (typing.Union, types.UnionType) else (schema,)
+    """What a union chooses from, unions within it too; anything else is its only alternative."""
+    inner = typing.get_args(schema)[0] if typing.get_origin(schema) is typing.Annotated else schema
+    if typing.get_origin(inner) not in (typing.Union, types.UnionType):
+        return (inner,)
+    # A kind that stands alone keeps what is noted at it: its tag.
+    kinds = [(kind, _alternatives(kind)) for kind in typing.get_args(inner)]
+    return tuple(one for kind, own in kinds for one in (own if len(own) > 1 else (kind,)))
 
 
 def _members(schema: Any) -> list[type[BaseModel]]:

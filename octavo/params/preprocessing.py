@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from octavo.params.block import NUMBER, Block, Positive, Side
+from octavo.params.block import Block, Level, Number, Positive, Side, Whole
 
 __all__ = [
     "TEMPLATES",
@@ -14,9 +14,8 @@ __all__ = [
     "Resize",
 ]
 
-Level = Annotated[int, NUMBER, Field(ge=0, le=255)]
 # x and y.
-Point = tuple[float, float]
+Point = tuple[Number, Number]
 Points = tuple[Point, ...]
 
 # Where eyes, nose and corners of the mouth come to lie, in pixels of an input of (height, width): InsightFace's five points
@@ -30,7 +29,7 @@ TEMPLATES: dict[str, tuple[tuple[int, int], Points]] = {
 
 # What an input beside the image is fed; a number alone is a list of one.
 Values = Annotated[
-    tuple[int | float | Literal["height", "width"], ...],
+    tuple[Whole | Number | Literal["height", "width"], ...],
     BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given]),
 ]
 
@@ -101,9 +100,9 @@ class Input(Block):
     resize: Resize = Resize()
     crop: Literal["center", "none"] = "none"
     colour: Literal["rgb", "bgr", "gray"] = "rgb"
-    scale: Annotated[float, NUMBER, Field(gt=0)] = 255.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[Annotated[float, NUMBER, Field(gt=0)], ...] = (1.0,)
+    scale: Annotated[Number, Field(gt=0)] = 255.0
+    mean: tuple[Number, ...] = (0.0,)
+    std: tuple[Annotated[Number, Field(gt=0)], ...] = (1.0,)
     layout: Literal["nchw", "nhwc"] = "nchw"
     dtype: Literal["float32", "uint8"] = "float32"
     # What a graph that takes more than the image is fed besides, by input: numbers, `height` and `width` of the image's tensor, one

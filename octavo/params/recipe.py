@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from octavo.params.block import NUMBER, Block, Fraction, Positive, Side
+from octavo.params.block import Block, Fraction, Number, Positive, Side, Whole
 
 __all__ = [
     "Benchmark",
@@ -22,7 +22,7 @@ __all__ = [
 Method = Literal["minmax", "percentile", "entropy", "mse", "peaks"]
 # Of an end of a range: the width between two such is a float32 number, too.
 _FARTHEST = 1e38
-Percentile = Annotated[float, NUMBER, Field(gt=50, le=100)]
+Percentile = Annotated[Number, Field(gt=50, le=100)]
 
 
 class Calibrate(Block):
@@ -31,8 +31,8 @@ class Calibrate(Block):
     samples: Positive = 200
     # Of these, kept out of the statistics: `quantize_int8` measures its choices on them. At most a quarter of `samples`, so none
     # of fewer than 4: it measures nothing then, and warns.
-    held_out: Annotated[int, NUMBER, Field(ge=0)] = 16
-    seed: int = 0
+    held_out: Annotated[Whole, Field(ge=0)] = 16
+    seed: Whole = 0
 
 
 class Fp16(Block):
@@ -51,7 +51,7 @@ class TensorRange(Block):
     method: Method | None = None
     percentile: Percentile | None = None
     # Fixed ends of the range, in the tensor's own units; zero is always inside.
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[Number, Number] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -108,7 +108,7 @@ class Int8(Block):
     # share of AP that it is expected to lose: 20 dB are 1 %, 17 are 2 %. auto: 24.5 for vectors (25.5 for those of
     # `task: embedding`), 22.5 for maps of one size (segmentation), 20 for maps of several sizes (detection; where that takes more
     # than a tenth longer than 18 by measured times, as much as a tenth buys).
-    fidelity: Annotated[float, NUMBER, Field(gt=0, le=60)] | Literal["auto"] = "auto"
+    fidelity: Annotated[Number, Field(gt=0, le=60)] | Literal["auto"] = "auto"
     # bias: each layer's bias takes back the mean shift that rounding its weights causes.
     correction: Literal["none", "bias"] = "bias"
     # high: channels are equalized, weights are rounded by what their inputs really are (GPTQ-like) and each range is tried against
@@ -208,27 +208,27 @@ class Qat(Block):
     epochs: Positive = 4
     # At most so many optimizer steps; the learning rate decays over what is left of the epochs.
     steps: Positive | None = None
-    learning_rate: Annotated[float, NUMBER, Field(gt=0, le=1)] = 1e-5
+    learning_rate: Annotated[Number, Field(gt=0, le=1)] = 1e-5
     # Images of one optimizer step, over all processes.
     batch: Positive = 32
     # Parts that a batch is computed in where memory is short. auto: as many as keep a part's activations within half of the memory.
     accumulate: Positive | Literal["auto"] = "auto"
     # Epochs after which ranges stand still, and batch norms use their running statistics. auto: 1; but 0 where FP32's answers alone
     # teach, for which its own statistics are the right ones, or an epoch has under 100 steps, too few to tell any.
-    freeze_observers: Annotated[int, NUMBER, Field(ge=0)] = 2
-    freeze_batch_norm: Annotated[int, NUMBER, Field(ge=0)] | Literal["auto"] = "auto"
+    freeze_observers: Annotated[Whole, Field(ge=0)] = 2
+    freeze_batch_norm: Annotated[Whole, Field(ge=0)] | Literal["auto"] = "auto"
     # Decay of an exponential moving average of the weights, which is then what is judged and written; null: none.
-    ema: Annotated[float, NUMBER, Field(gt=0, lt=1)] | None = None
+    ema: Annotated[Number, Field(gt=0, lt=1)] | None = None
     # Random mirroring of training images, left and right.
     flip: bool = True
     # Training images that are not trained on: the best checkpoint is the best on them. At most a quarter.
-    held_out: Annotated[int, NUMBER, Field(ge=1)] = 64
+    held_out: Annotated[Whole, Field(ge=1)] = 64
     # Calibration images for a last look at the ranges once training is over; they are taken where they measure better. 0: none.
-    calibration_samples: Annotated[int, NUMBER, Field(ge=0)] = 200
+    calibration_samples: Annotated[Whole, Field(ge=0)] = 200
     # Steps from one checkpoint to the next; there is one at the end of each epoch, too.
     checkpoint_every: Positive = 100
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
+    seed: Whole = 0
 
 
 class Gates(Block):
@@ -238,9 +238,9 @@ class Gates(Block):
     retained: Fraction = 0.99
     # Mean cosine of the raw outputs to FP32's. auto: 0.995; 0.99 for detection: 0.995 is what 20 dB leave, which INT8 asks of a
     # detector's objects; outputs are mostly background, and may be further off (YOLOX-nano 0.994). `agreement` is of its boxes.
-    similarity: Annotated[float, NUMBER, Field(ge=-1, le=1)] | Literal["auto"] = "auto"
+    similarity: Annotated[Number, Field(ge=-1, le=1)] | Literal["auto"] = "auto"
     # Least cosine of the raw outputs to FP32's, the worst image's. auto: 0.98 for embeddings, none for other tasks; null: none.
-    similarity_min: Annotated[float, NUMBER, Field(ge=-1, le=1)] | Literal["auto"] | None = "auto"
+    similarity_min: Annotated[Number, Field(ge=-1, le=1)] | Literal["auto"] | None = "auto"
     # Embeddings only: the most that the area under the ROC curve may fall, FP32's minus the variant's. auto: 0.01; null: none.
     auc_drop: Fraction | Literal["auto"] | None = "auto"
     # Share of answers that are FP32's: `agreement` of classification, `match_f1` of detection; `cosine_p1` of embeddings. Needs no
@@ -268,10 +268,10 @@ class Validate(Block):
 
     gates: Gates = Gates()
     # Resamples of the paired bootstrap over images, and its seed.
-    bootstrap: Annotated[int, NUMBER, Field(ge=100)] = 2000
-    seed: int = 0
+    bootstrap: Annotated[Whole, Field(ge=100)] = 2000
+    seed: Whole = 0
     # Pictures of the images on which INT8 and FP32 differ most, into metrics/<model>/pictures.
-    pictures: Annotated[int, NUMBER, Field(ge=0, le=100)] = 6
+    pictures: Annotated[Whole, Field(ge=0, le=100)] = 6
     # Images on which every layer of the INT8 model is compared with FP32.
     layer_samples: Positive = 8
 
@@ -289,7 +289,7 @@ class Benchmark(Block):
     resolutions: tuple[Side | tuple[Side, Side], ...] = ()
     warmup: Positive = 3
     # Interleaved rounds; every variant runs once a round.
-    rounds: Annotated[int, NUMBER, Field(ge=5)] = 40
+    rounds: Annotated[Whole, Field(ge=5)] = 40
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from octavo.params.block import Block
+from octavo.params.block import Block, Whole
 
 __all__ = [
     "OTHER_EXPORTER",
@@ -34,7 +34,7 @@ class ExportedSource(Block):
         """For manifests: where files lay on this machine is nobody's business, their names are."""
         return _recorded(self)
 
-    opset: Annotated[int, Field(ge=17, le=23)] = 18
+    opset: Annotated[Whole, Field(ge=17, le=23)] = 18
     dynamic_batch: bool = True
     # Height and width of the graph's input are dynamic, too: one file serves every resolution (`benchmark.resolutions`).
     dynamic_size: bool = False
@@ -82,7 +82,7 @@ class OnnxSource(Block):
     kind: Literal["onnx"]
     file: str
     # Files below this opset are converted up; files above it are left as they are.
-    opset: Annotated[int, Field(ge=17, le=23)] = 18
+    opset: Annotated[Whole, Field(ge=17, le=23)] = 18
     # Make a fixed batch dimension symbolic; the result is checked by running it at batch 1 and 2.
     dynamic_batch: bool = False
     # What runs in place of operators that ONNX Runtime lacks: operator to an .onnx file with a function of its name. `Op` means

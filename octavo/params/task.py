@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from octavo.params.block import Block, Fraction, Positive
+from octavo.params.block import Block, Fraction, Number, Positive, Whole
 
 __all__ = [
     "DECODERS",
@@ -137,11 +137,11 @@ class Head(Block):
     # The model's class names in the order of its class index.
     classes: tuple[str, ...] | None = None
     # The masks' value for pixels that count for nothing.
-    void: int | None = None
+    void: Whole | None = None
     # How scores are laid out behind the batch; told by the input's size, unless the output's shape fits both.
     layout: Literal["nchw", "nhwc"] | None = None
     # Of one map of scores: above it is class 1. 0.5 where the graph lets them lie in 0..1 alone (a Sigmoid behind them), else 0.
-    threshold: float | None = None
+    threshold: Number | None = None
 
 
 class Segmentation(Head):

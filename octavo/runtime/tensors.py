@@ -183,7 +183,9 @@ def open_groups(
             graph = ir.to_proto(part).SerializeToString()
             opened.open(constants.session(graph, name=what, optimization=optimization, threads=count, without=without, **settings))
         yield opened
+        # Nor shall what reading took lie beside what the next group takes, or the caller behind the last one.
         opened.close()
+        return_freed()
 
 
 def read_tensors(

@@ -93,10 +93,12 @@ def tag(release: Release) -> None:
     """Make the tags; where one cannot be made, those before it are removed again.
 
     Raises:
-        RegistryError: git or GTO refuses a tag; there is none then.
+        RegistryError: git or GTO refuses a tag; there is none then, but those that the message names because git keeps them.
     """
+    from gto.exceptions import GTOException
     from gto.registry import GitRegistry
     from gto.tag import delete_tag
+    from scmrepo.exceptions import SCMError
 
     with _dvc() as repo, GitRegistry.from_url(repo.scm) as registry:
         made: list[str] = []
@@ -104,10 +106,19 @@ def tag(release: Release) -> None:
             for artifact, message in release.artifacts.items():
                 registry.register(artifact, rev=release.commit, version=release.version, message=message, simple=True)
                 made.append(tag_name(artifact, release.version))
-        except BaseException:
+        except BaseException as error:
             # An interrupted release, too, leaves no half of a version.
+            kept = []
             for name in made:
-                delete_tag(repo.scm, name)
+                try:
+                    delete_tag(repo.scm, name)
+                except (GTOException, SCMError, OSError):
+                    kept.append(name)
+            if kept:
+                raise RegistryError(
+                    f"{type(error).__name__}: {error}; nor could what was made be removed: {', '.join(kept)}",
+                    f"`git tag -d {' '.join(kept)}`, then release again",
+                ) from error
             raise
 
 

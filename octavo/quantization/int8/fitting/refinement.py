@@ -102,9 +102,6 @@ def _refined(model: ir.Model, plan: Plan, samples: Sequence[Feeds], form: _Form)
                 held = set(group.names)
                 reading = _Reading(group, [one for own in read for one in own if one.name in held], plan)
                 list(pool.map(reading.take, range(len(samples)), samples))
-                # Nor shall what reading took lie beside what the next group, or fitting, takes.
-                group.close()
-                return_freed()
         # The widest one by one: each takes eight times the bytes of its moments while it is fitted.
         wide = [_columns(those[0][0])[1] > _WIDE for those in part]
         for is_wide, lanes in ((True, 1), (False, min(LANES, cores()))):

@@ -35,7 +35,7 @@ _HEAVY, _WORK, _FEWEST = 1e9, 2e10, 3
 # within 2 to 6 % of a table that no other job delayed.
 _CROWDED = 0.15
 # A chunk's weights are held some six times over (graphs, files, sessions' packed copies); its activations once. With 96 units
-# NanoDet-m's tables took 150 MB, with 16 they take 45, as little time, and tell the same gains (median of four tables).
+# NanoDet-m's tables took 150 MB, with 16 they take 45, as little time, and tell gains whose sums lie within 3 % (medians of four).
 _CHUNK_WEIGHTS = 8 * 2**20
 _CHUNK_UNITS = 16
 # Tensors whose borders are timed with every table, beside those that the network itself brings.
