@@ -40,10 +40,10 @@ def main() -> None:
         {str(path): partial(one.run, {one.inputs[0]: feeds}) for path, one in sessions.items()}, rounds=chosen.rounds, warmup=WARMUP
     )
     first, *others = chosen.files
-    base = times[str(first)].median
-    print(f"{first}: {base:.1f} ms")
+    base = times[str(first)]
+    print(f"{first}: {base.median:.1f} ms")
     for path in others:
-        said = [f"{base / times[str(path)].median:.2f}x", outputs(results[first], results[path])]
+        said = [f"{times[str(path)].speedup(base):.2f}x", outputs(results[first], results[path])]
         if chosen.boxes:
             said.append(apart(results[first], results[path], chosen.boxes))
         print(f"{path}: {', '.join(said)}")

@@ -2,7 +2,7 @@
 
     python benchmarks/evaluate.py --data FOLDER --network yolov5n MODEL.onnx [MODEL2.onnx ...] [--limit N] [--views]
 
-Without a MODEL, FP32 alone. Speed is FP32's median latency over the file's (2 threads, interleaved): above 1 is faster.
+Without a MODEL, FP32 alone. Speed is FP32's latency over the file's, the median over interleaved rounds (2 threads).
 `--views` looks at a detector's photos in eight views each (`views.py`), which tells files apart whose AP 64 photos do not.
 """
 

@@ -99,14 +99,14 @@ def _converted(found: Network, folder: Path, provider: str) -> tuple[dict[str, d
 def _timed(
     found: Network, files: Mapping[str, Path], provider: str, batches: Sequence[int], rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Tool to `ms.b<batch>` (median) and `speed.b<batch>` (FP32's median over it)."""
+    """Tool to `ms.b<batch>` (median) and `speed.b<batch>` (FP32's over it, the median over rounds)."""
     _, tensor = next(found.validation(1))
     fixed, rows = Session(found.file).input_shapes[found.input_name()][0], {tool: dict[str, float]() for tool in files}
     for batch in [fixed] if isinstance(fixed, int) else batches:
         feeds = {found.input_name(): np.repeat(tensor, batch, axis=0)}
         timed = latencies(files, feeds, provider=provider, threads=2, rounds=rounds, warmup=10) if rounds else {}
         for tool, latency in timed.items():
-            rows[tool] |= {f"ms.b{batch}": latency.median, f"speed.b{batch}": timed[FP32].median / latency.median}
+            rows[tool] |= {f"ms.b{batch}": latency.median, f"speed.b{batch}": latency.speedup(timed[FP32])}
     return rows
 
 

@@ -86,9 +86,9 @@ def judge(
         views: that each image is seen in.
 
     Returns:
-        Name (`fp32` first) to the scorer's metrics, `kept`, `size` (share of FP32's bytes), and of timing (`NOTE`) `ms`, `speed`
-        (FP32's median latency over this one's), `ms_default`, `speed_default`. Under `openvino`, where asked for: metrics, `kept`,
-        `ms`, `speed` (over FP32 in OpenVINO).
+        Name (`fp32` first) to the scorer's metrics, `kept`, `size` (share of FP32's bytes), and of timing (`NOTE`) `ms` (median),
+        `speed` (FP32's latency over this one's, the median over rounds), `ms_default`, `speed_default`. Under `openvino`, where
+        asked for: metrics, `kept`, `ms`, `speed` (over FP32 in OpenVINO).
 
     Raises:
         ModelRunError: a file does not load or run.
@@ -110,7 +110,7 @@ def judge(
             if worker:
                 taken = worker.latencies(list(files), tensor, rounds=rounds, warmup=WARMUP)
                 for name, latency in taken.items():
-                    results[name]["openvino"] |= {"ms": latency.median, "speed": taken[FP32].median / latency.median}
+                    results[name]["openvino"] |= {"ms": latency.median, "speed": latency.speedup(taken[FP32])}
     return results
 
 
@@ -152,4 +152,4 @@ def _add_speed(
             runners[name, "_default"] = lambda plain=plain, feeds=feeds: plain.run(feeds)
     taken = interleaved(runners, rounds=rounds, warmup=WARMUP)  # type: ignore[type-var]
     for (name, kind), latency in taken.items():
-        results[name] |= {f"ms{kind}": latency.median, f"speed{kind}": taken[FP32, kind].median / latency.median}
+        results[name] |= {f"ms{kind}": latency.median, f"speed{kind}": latency.speedup(taken[FP32, kind])}

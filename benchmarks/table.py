@@ -78,7 +78,7 @@ def _footnote(record: Mapping[str, Any], rows: list[tuple[str, str, Mapping[str,
         versions |= {name: value for name, value in row.get("cost", {}).get("versions", {}).items() if name not in versions}
     text = (
         f"Host {host['id']}: {host['cpu']}, {host['cores']} cores, VNNI: {'yes' if host['vnni'] else 'no'}; 2 threads, batch 1. "
-        f"{record['samples']} calibration images at most. Speed: FP32's median latency over the variant's, interleaved. "
+        f"{record['samples']} calibration images at most. Speed: FP32's latency over the variant's (median over rounds). "
     )
     text += _views(record)
     if default:

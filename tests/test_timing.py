@@ -3,11 +3,12 @@
 from collections import Counter
 from itertools import count, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.runtime.timing import interleaved
+from octavo.runtime.timing import Latency, interleaved
 
 
 def _ran(names, rounds, warmup=0):
@@ -44,3 +45,14 @@ def test_samples_are_in_the_order_of_rounds():
     # A millisecond goes by whenever the clock is read: each run takes one, whichever its place.
     taken = interleaved({"a": lambda: None, "b": lambda: None}, rounds=5, warmup=1, clock=lambda: next(ticks) * 10**6)
     assert {name: latency.samples.tolist() for name, latency in taken.items()} == {"a": [1.0] * 5, "b": [1.0] * 5}
+
+
+def test_a_machine_that_changes_its_speed_leaves_the_speedup():
+    """Medians of runs half of which met a slow state may be one of the fast, one of the slow state."""
+    slow = np.array([1.6, 1.0] * 10 + [1.6])
+    fp32, int8 = Latency(3.0 * slow), Latency(1.5 * slow)
+    # One round changes state between the two.
+    int8.samples[0] = 1.5
+    assert int8.speedup(fp32) == pytest.approx(2.0)
+    assert fp32.median / int8.median == pytest.approx(3.2)
+    assert fp32.speedup(fp32) == 1.0

@@ -63,7 +63,7 @@ def figures(timed: Mapping[str, Latency], setting: str, batch: int, reference: s
             f"{name}.{setting}.median_high_ms": round(high, 3),
             f"{name}.{setting}.p95_ms": round(latency.p95, 3),
             f"{name}.{setting}.images_per_s": round(batch * 1e3 / latency.median, 2),
-            f"{name}.{setting}.speedup": round(float(np.median(timed[reference].samples / latency.samples)), 3),
+            f"{name}.{setting}.speedup": round(latency.speedup(timed[reference]), 3),
         }
     return record
 

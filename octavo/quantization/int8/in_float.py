@@ -185,8 +185,8 @@ def speeds_of(
     if any(latency.median > _BUSY * latency.samples.min() for latency in timed.values()):
         # Runs on the calling thread alone, whose clock stands still while others have the core.
         timed = _in_turns({"": model, **made}, feeds, 1, time.thread_time_ns)
-    fp32 = timed.pop("").samples
-    return {name: round(float(np.median(fp32 / latency.samples)), 3) for name, latency in timed.items()}
+    fp32 = timed.pop("")
+    return {name: round(latency.speedup(fp32), 3) for name, latency in timed.items()}
 
 
 def _in_turns(
