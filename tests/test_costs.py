@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,6 +116,85 @@ def test_beside_other_jobs_the_table_is_of_one_thread(model, monkeypatch, share,
     assert ran == list(range(2, threads - 1, -1))
     assert {signature(unit) for unit in candidates_of(model)} == set(made.units)
     assert made.borders.quantize_ns >= 0
+
+
+class _Told:
+    """What chunks of three units were measured to take, told again at a pace of each chunk's place and turn."""
+
+    def __init__(self, model, monkeypatch):
+        self.model, self.kept, self.turns, self.real = model, {}, Counter(), measuring._timed
+        monkeypatch.setattr(measuring, "_timed", self)
+        monkeypatch.setattr(measuring, "Waiting", lambda: SimpleNamespace(share=0.0))
+        monkeypatch.setattr(measuring, "_CHUNK_UNITS", 3)
+
+    def __call__(self, chunk, *settings, probed):
+        key = tuple(name for name, _ in chunk)
+        if key not in self.kept:
+            first = self.real(chunk, *settings, probed=probed)
+            self.kept[key] = len(self.kept), dataclasses.replace(first, pace=Cost(0.1, 0.04))
+        place, timed = self.kept[key]
+        self.turns[place] += 1
+        in_float, in_int8 = self.factors(place, self.turns[place])
+        return timed.at(Cost(0.1 * in_float, 0.04 * in_int8))
+
+    def table(self, factors):
+        """What is measured where chunks take (float, INT8) times as long as `factors` says of their place and turn."""
+        self.factors = factors
+        self.turns.clear()
+        return measure(self.model, units_of(self.model))
+
+
+STEADY = (1.0, 1.0)
+
+
+def test_a_chunk_that_a_slow_machine_timed_is_timed_again(model, monkeypatch):
+    told = _Told(model, monkeypatch)
+    steady = told.table(lambda place, turn: STEADY)
+    assert len(told.turns) > 3
+    assert set(told.turns.values()) == {1}
+    # The probes of borders are in the first.
+    for slow in (0, 1, len(told.turns) - 1):
+        assert told.table(lambda place, turn, slow=slow: (1.6, 1.4) if (place, turn) == (slow, 1) else STEADY) == steady
+        assert {place for place, turns in told.turns.items() if turns > 1} == {slow}
+
+
+def test_all_chunks_but_one_may_be_slow(model, monkeypatch):
+    told = _Told(model, monkeypatch)
+    steady = told.table(lambda place, turn: STEADY)
+    assert told.table(lambda place, turn: (1.6, 1.4) if place != 2 and turn == 1 else STEADY) == steady
+
+
+def test_what_stays_slow_is_brought_to_the_others_pace(model, monkeypatch):
+    told = _Told(model, monkeypatch)
+    steady = told.table(lambda place, turn: STEADY)
+    table = told.table(lambda place, turn: (3.2, 2.8) if place == 1 else STEADY)
+    assert told.turns[1] == 3
+    for key, cost in steady.units.items():
+        assert table.units[key].float_ms == pytest.approx(cost.float_ms, abs=1e-3), key
+        assert table.units[key].int8_ms == pytest.approx(cost.int8_ms, abs=1e-3), key
+    for name, price in dataclasses.asdict(steady.borders).items():
+        assert getattr(table.borders, name) == pytest.approx(price, rel=0.01, abs=1e-3), name
+
+
+def test_paces_that_are_nearly_one_stay_as_they_are(model, monkeypatch):
+    told = _Told(model, monkeypatch)
+    told.table(lambda place, turn: (1 + 0.1 * (place % 2), 1.0))
+    assert set(told.turns.values()) == {1}
+
+
+def test_every_chunk_has_a_pace(model, monkeypatch):
+    paces = []
+
+    def watched(*chunk, **settings):
+        paces.append(timed(*chunk, **settings))
+        return paces[-1]
+
+    timed = measuring._timed
+    monkeypatch.setattr(measuring, "_timed", watched)
+    monkeypatch.setattr(measuring, "_CHUNK_UNITS", 3)
+    measure(model, units_of(model))
+    # 15 million multiplications: a core takes no less than ten microseconds for them, and no more than some milliseconds.
+    assert all(0.01 < ms < 50 for one in paces for ms in (one.pace.float_ms, one.pace.int8_ms))
 
 
 def test_signatures_know_work_and_neither_names_nor_values():
