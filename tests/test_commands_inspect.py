@@ -19,6 +19,7 @@ from forked import run_octavo
 from graphs import he, network, statistics_of
 from grid_detector import grid_detector
 
+from octavo import __version__
 from octavo.errors import ParamsError, SourceError
 from octavo.files import sha256_file, write_json
 from octavo.graph.clean import clean
@@ -375,6 +376,13 @@ def test_a_truncated_file_and_a_folder(tmp_path):
         done = octavo("inspect", path)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
+    assert f"{tmp_path}: is a folder, not a file" in done.stderr
+    assert "check the path" in done.stderr
+
+
+def test_version():
+    done = octavo("--version")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"octavo {__version__}\n")
 
 
 def test_sizes_on_the_command_line(fp32, tmp_path):

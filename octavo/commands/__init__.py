@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from octavo import cli
+from octavo import __version__, cli
 
 __all__ = ["COMMANDS", "main"]
 
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epilog="Exit codes: 0 done, 1 a bug (of gate: a gate failed), 2 a mistake that the message tells how to mend, 130 "
         "interrupted, 143 terminated, 141 nobody reads the output any longer.",
     )
+    parser.add_argument("--version", action="version", version=f"octavo {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     asked = arguments[0] if arguments else None
     for name in [asked] if asked in COMMANDS else COMMANDS:

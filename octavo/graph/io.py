@@ -44,7 +44,7 @@ def load(path: str | Path) -> ir.Model:
     path = Path(path)
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise SourceError(f"{path}: {what}", "check `source.file` in params.yaml; `dvc pull` fetches a file that DVC tracks")
+        raise SourceError(f"{path}: {what}", "check the path (`source.file`); `dvc pull` fetches a file that DVC tracks")
     with path.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:
             raise SourceError(f"{path}: is a Git LFS pointer, not the model itself", "run `git lfs pull`")

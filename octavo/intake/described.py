@@ -56,8 +56,6 @@ def described(
         ParamsError: `size` is not what the graph is fixed to, or no input is known to take an image.
     """
     path = Path(path)
-    if not path.exists():
-        raise SourceError(f"{path}: does not exist", "check the path; `dvc pull` fetches a file that DVC tracks")
     model = load(path)
     notes: list[str] = []
     alone = _for_one_image(model, input_name, notes)
