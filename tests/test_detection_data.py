@@ -753,6 +753,20 @@ class TestClassMap:
             with pytest.raises(DataError, match=problem):
                 classes_of(root, "coco", classes, **told)
 
+    def test_a_key_that_no_object_is_called_is_told_where_classes_may_be_absent(self, tmp_path, capsys):
+        """PASCAL's files list no classes: a rare one may be mapped and absent, and a slip looks the same."""
+        root = write_voc(tmp_path / "v")
+        names = Classes(2, NAMES)
+        assert classes_of(root, "voc", names, Cat=None) == [0, 1, 0]
+        assert "note: here.class_map: no object of the set is called 'Cat', near: cat\n" in capsys.readouterr().out
+        assert classes_of(root, "voc", names, horse=0, dgo=None) == [0, 1, 0]
+        assert "no object of the set is called 'horse', 'dgo', near: dog\n" in capsys.readouterr().out
+        assert classes_of(root, "voc", names, cat=None, dog=0) == [0]
+        assert "class_map" not in capsys.readouterr().out
+        root = write_yolo(tmp_path / "y", names=None)
+        assert read(root, "yolo", Classes(5), class_map={7: None})[0].objects.classes.tolist() == [0, 1, 0]
+        assert "no object of the set is called 7\n" in capsys.readouterr().out
+
     def test_indices_are_held_against_the_model_s_classes(self, tmp_path):
         root = write_coco(tmp_path)
         with pytest.raises(DataError, match=r"a\.png has an object of class 2, the model has classes 0\.\.1 \(1 such images\)"):

@@ -19,6 +19,7 @@ from octavo.errors import DataError
 from octavo.images.formats.listed import GAPS, Classes
 from octavo.images.formats.places import shown
 from octavo.params.grammar import ImageSet
+from octavo.progress import say
 
 __all__ = ["Category", "class_indices"]
 
@@ -55,7 +56,8 @@ def class_indices(
         where: its path in params.yaml.
         classes: what is known of the model.
         unnamed: the rule for a model without class names.
-        closed: whether the categories are all that there may be, so that a `class_map` key outside them is a slip.
+        closed: whether the categories are all that there may be, so that a `class_map` key outside them is a slip; where they are
+            but those that happen to be there, a key outside them is told.
 
     Returns:
         Key to index; None for a class that is left out.
@@ -65,6 +67,8 @@ def class_indices(
     """
     if closed:
         _refuse_strangers(categories, images, where)
+    else:
+        _tell_strangers(categories, images, where)
     names = _Names(classes, images)
     indices: dict[Key, int | None] = {}
     unplaced: list[Category] = []
@@ -154,15 +158,27 @@ def _spellings(category: Category, categories: Sequence[Category]) -> list[Key]:
     return [name for name in (category.name, key, digits, quoted) if name is not None]
 
 
-def _refuse_strangers(categories: Sequence[Category], images: ImageSet, where: str) -> None:
+def _strangers(categories: Sequence[Category], images: ImageSet) -> list[str]:
+    """The keys of `class_map` that are no class of these, each with those that are spelt nearly so."""
     known = {name for category in categories for name in _spellings(category, categories)}
-    strangers = [key for key in images.class_map if key not in known]
+    names = [category.name for category in categories if category.name is not None]
+    return [f"{key!r}{_near(str(key), names)}" for key in images.class_map if key not in known]
+
+
+def _refuse_strangers(categories: Sequence[Category], images: ImageSet, where: str) -> None:
+    strangers = _strangers(categories, images)
     if strangers:
-        names = [category.name for category in categories if category.name is not None]
         raise DataError(
-            f"{where}.class_map: the set has no class {strangers[0]!r}{_near(str(strangers[0]), names)}",
+            f"{where}.class_map: the set has no class {strangers[0]}",
             f"its classes are {shown([str(category) for category in categories])}",
         )
+
+
+def _tell_strangers(categories: Sequence[Category], images: ImageSet, where: str) -> None:
+    """Say which keys do nothing: the class may be a rare one, or a slip that leaves the objects it means as they were."""
+    strangers = _strangers(categories, images)
+    if strangers:
+        say(f"note: {where}.class_map: no object of the set is called {shown(strangers)}")
 
 
 def _refuse_another_number(categories: Sequence[Category], count: int | None, where: str) -> None:
