@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -491,6 +492,11 @@ class TestYolo:
             (tmp_path / "data.yaml").write_text(text)
             assert classes() == [0, 1, 0]
 
+    def test_a_number_of_classes_in_quotes_is_one(self, tmp_path):
+        write_yolo(tmp_path)
+        (tmp_path / "data.yaml").write_text("names: [cat, dog]\nnc: '2'\n")
+        assert classes_of(tmp_path, "yolo", Classes(2, ("dog", "cat"))) == [1, 0, 1]
+
     def test_names_above_roboflow_s_images(self, tmp_path):
         root = write_yolo(tmp_path / "valid", names=None)
         (tmp_path / "data.yaml").write_text("names: [cat, dog]\nval: ../valid/images\n")
@@ -502,9 +508,12 @@ class TestYolo:
         [
             ("names: [", "not readable YAML"),
             ("nc: 2", "has no `names`"),
-            ("names: {a: b}", "has no `names`"),
+            ("names: {a: b}", "`names` has the key 'a'"),
+            ("names: {yes: cat}", "`names` has the key True"),
             ("names: [no, yes]", "which is no text"),
             ("names: [cat, dog]\nnc: 3", "`nc` is 3, `names` has 2"),
+            ("names: [cat, dog]\nnc: '3'", "`nc` is 3, `names` has 2"),
+            ("names: {1: cat, 2: dog}", "line 1 has the class 0, names are given for 2, 1 to 2\n"),
         ],
     )
     def test_bad_names(self, tmp_path, text, problem):
@@ -720,6 +729,20 @@ class TestClassMap:
         assert "`here.class_map: {dog: name or index}`" in caught.value.mend
         assert "null" in caught.value.mend
         assert "task.classes" in caught.value.mend
+
+    @pytest.mark.parametrize("called", ["1", "No", "a: b", "1.5"])
+    def test_a_name_that_yaml_reads_otherwise_is_quoted_in_the_way_out(self, called, tmp_path):
+        """Of house numbers `{1: index}` would be the class with the number 1, whose name is another."""
+        with pytest.raises(DataError) as caught:
+            read(write_yolo(tmp_path / "y", names=[called, "dog"]), "yolo", Classes(2, NAMES))
+        told = caught.value.mend.split("class_map: ")[1].split("`")[0]
+        assert yaml.safe_load(told) == {called: "name or index"}
+        root = write_voc(tmp_path / "v")
+        xml = root / "Annotations/a.xml"
+        xml.write_text(xml.read_text().replace("cat", called))
+        with pytest.raises(DataError, match="nothing says") as caught:
+            read(root, "voc", Classes(2))
+        assert yaml.safe_load(caught.value.mend.split("class_map: ")[1].split(", ...")[0] + "}") == {called: "index"}
 
     def test_a_category_without_objects_needs_no_match(self, tmp_path):
         assert classes_of(write_coco(tmp_path, ROWS[:1]), "coco", Classes(1, ("cat",))) == [0]

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
+import yaml
+
 from octavo.errors import DataError
 from octavo.images.formats.listed import GAPS, Classes
 from octavo.images.formats.places import shown
@@ -35,6 +37,12 @@ class Category:
 
     def __str__(self) -> str:
         return repr(self.key) if self.name in (None, self.key) else f"{self.name!r} (number {self.key})"
+
+    @property
+    def as_key(self) -> str:
+        """What `class_map` in params.yaml calls it: in quotes where YAML would make something else of the name (1, no)."""
+        called = [self.key if self.name is None else self.name]
+        return yaml.safe_dump(called, default_flow_style=True, width=1 << 20, allow_unicode=True).strip()[1:-1]
 
 
 def class_indices(
@@ -97,7 +105,7 @@ def class_indices(
             f"{where}: nothing says which of the model's classes the set's {shown([str(category) for category in unplaced])} "
             f"{'is' if len(unplaced) == 1 else 'are'}",
             f"name the model's classes in `task.classes`, or write `{where}.class_map: "
-            f"{{{unplaced[0].name}: index, ...}}`; null leaves a class out",
+            f"{{{unplaced[0].as_key}: index, ...}}`; null leaves a class out",
         )
     places = {category.key: place for place, category in enumerate(categories)}
     return indices | {category.key: places[category.key] for category in unplaced}
@@ -196,7 +204,7 @@ def _unmatched(unplaced: Sequence[Category], counts: Mapping[Key, int], names: S
         f"{category} ({counts[category.key]} objects{_near(category.name or '', [name for name in names if name not in GAPS])})"
         for category in unplaced
     ]
-    first = unplaced[0].key if unplaced[0].name is None else unplaced[0].name
+    first = unplaced[0].as_key
     return DataError(
         f"{where}: no class of the model ({len(names)}, `task.classes`) is called as the set's {shown(said)}",
         f"`{where}.class_map: {{{first}: name or index}}`, `{{{first}: null}}` to leave its objects out, or correct `task.classes`",

@@ -178,7 +178,8 @@ def _annotation(columns: list[str], here: str, names: dict[int, str]) -> Annotat
     if not (number >= 0 and number.is_integer()):
         raise DataError(f"{here} has the class {columns[0]}", "classes are 0, 1, 2 ...")
     if names and int(number) not in names:
-        raise DataError(f"{here} has the class {int(number)}, names are given for {len(names)}", "correct the line or the names")
+        given = f"names are given for {len(names)}" + f", {min(names)} to {max(names)}" * (max(names) >= len(names))
+        raise DataError(f"{here} has the class {int(number)}, {given}", "correct the line or the names")
     if max(shares) > _MOST:
         raise DataError(
             f"{here} is not in shares of the image's sides: {' '.join(columns[1:])}",

@@ -52,16 +52,24 @@ def _from_yaml(file: Path) -> dict[int, str]:
     names = content.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
-    if isinstance(names, dict):
-        # Numbers that somebody put in quotes.
-        names = {int(key) if isinstance(key, str) and key.isdecimal() else key: name for key, name in names.items()}
-    if not isinstance(names, dict) or not names or not all(type(number) is int and number >= 0 for number in names):
+    if not isinstance(names, dict) or not names:
         raise DataError(f"{file} has no `names`: a list, or a map from class number to name", "add it")
+    names = {_number(key): name for key, name in names.items()}
+    strange = [number for number in names if type(number) is not int or number < 0]
+    if strange:
+        raise DataError(
+            f"{file}: `names` has the key {strange[0]!r}", "it is a list, or a map from class number (0, 1, 2 ...) to name"
+        )
     unreadable = [name for name in names.values() if isinstance(name, bool | list | dict) or name is None]
     if unreadable:
         raise DataError(
             f"{file}: `names` has {unreadable[0]!r}, which is no text", "put it in quotes: YAML reads no and yes otherwise"
         )
-    if content.get("nc") not in (None, len(names)):
+    if _number(content.get("nc")) not in (None, len(names)):
         raise DataError(f"{file}: `nc` is {content['nc']}, `names` has {len(names)}", "correct one of them")
     return {number: str(names[number]) for number in sorted(names)}
+
+
+def _number(value: object) -> object:
+    """A number that somebody put in quotes, as one."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
