@@ -17,6 +17,7 @@ from octavo.graph.passes.kernels.rows_again import RowsAgainPass
 from octavo.graph.passes.kernels.softmax_by_exp import SoftmaxByExpPass
 from octavo.graph.passes.kernels.softmax_of_two import SoftmaxOfTwoPass
 from octavo.graph.passes.kernels.space_by_pixels import SpaceByPixelsPass
+from octavo.graph.passes.kernels.spread_channels import SpreadChannelsPass
 from octavo.graph.passes.kernels.tail_channels_last import TailChannelsLastPass
 from octavo.graph.passes.kernels.tail_of_pixels import TailOfPixelsPass
 from octavo.graph.passes.kernels.upsample_by_tile import UpsampleByTilePass
@@ -25,6 +26,7 @@ __all__ = ["FORMS", "write_kernel_forms"]
 
 FORMS = (
     ConvOnColumnsPass,
+    SpreadChannelsPass,
     PadDepthwisePass,
     PoolByDepthwisePass,
     UpsampleByTilePass,
