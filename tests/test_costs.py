@@ -193,6 +193,7 @@ def test_every_chunk_has_a_pace(model, monkeypatch):
     monkeypatch.setattr(measuring, "_timed", watched)
     monkeypatch.setattr(measuring, "_CHUNK_UNITS", 3)
     measure(model, units_of(model))
+    assert len(paces) > 3
     # 15 million multiplications: a core takes no less than ten microseconds for them, and no more than some milliseconds.
     assert all(0.01 < ms < 50 for one in paces for ms in (one.pace.float_ms, one.pace.int8_ms))
 
