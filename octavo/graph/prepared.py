@@ -15,6 +15,7 @@ from octavo.graph.passes.affine.fold_scale import FoldScalePass
 from octavo.graph.passes.affine.frozen_norm import FrozenNormPass
 from octavo.graph.passes.affine.layer_scale import LayerScalePass
 from octavo.graph.passes.affine.neg_to_conv import NegToConvPass
+from octavo.graph.passes.affine.parallel_convs import ParallelConvsPass
 from octavo.graph.passes.affine.plain_gemm import PlainGemmPass
 from octavo.graph.passes.affine.prelu_to_max import PReluToMaxPass
 from octavo.graph.passes.affine.rows_first import RowsFirstPass
@@ -89,6 +90,8 @@ def prepared(
     RowsFirstPass()(ready)
     LayerScalePass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
+    # Behind norms, which are branches or stand in them, and before the factors behind what it sums.
+    ParallelConvsPass(kept)(ready)
     FoldScalePass()(ready)
     ChannelsApartPass()(ready)
     if depthwise_norms:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from octavo.graph.nodes import ends_ahead
+from octavo.graph.nodes import ends_ahead, only_reader
 from octavo.graph.operators import LAYERS
 from octavo.graph.passes.cleaning.computed_once import repeated
 from octavo.graph.passes.folding import AFFINE
@@ -56,8 +56,8 @@ def decided(model: ir.Model, reasons: Mapping[Unit, str], choosers: Collection[s
 
 def _became(node: ir.Node, made: Mapping[str, Decision]) -> Decision | None:
     """What preparation made of several nodes, this one among them: it has the last one's name, and all paths lead there."""
-    if node.op_type == "BatchNormalization":
-        # No part of any: the layer before it has taken it in.
+    if node.op_type == "BatchNormalization" and only_reader(node.inputs[0]) is node:
+        # No part of any: the layer before it has taken it in. One beside other branches is part of their sum (`ParallelConvsPass`).
         return None
     ends = ends_ahead(node, lambda one: one.name in made)
     if len(ends) != 1:
