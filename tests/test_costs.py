@@ -18,6 +18,7 @@ from octavo.errors import QuantizationError
 from octavo.quantization.int8.pricing import measuring
 from octavo.quantization.int8.pricing.costs import Borders, Cost, CostTable, is_static, signature
 from octavo.quantization.int8.pricing.measuring import measure
+from octavo.quantization.int8.pricing.reading import BordersSeen
 from octavo.quantization.int8.pricing.specimens import variants_of
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.placement import place
@@ -182,6 +183,14 @@ def test_paces_that_are_nearly_one_stay_as_they_are(model, monkeypatch):
     assert set(told.turns.values()) == {1}
 
 
+def test_borders_are_brought_to_the_pace_of_the_graph_that_they_are_of():
+    in_float, in_int8 = BordersSeen(), BordersSeen()
+    in_float.seen["ReorderInput"] = [(1000, 10.0)]
+    in_int8.seen["QuantizeLinear"] = [(1000, 4.0)]
+    timed = measuring._Timed({}, (in_float, in_int8), Cost(0.1, 0.04), heavy=False).at(Cost(0.2, 0.02))
+    assert [dict(seen.seen) for seen in timed.borders] == [{"ReorderInput": [(1000, 20.0)]}, {"QuantizeLinear": [(1000, 2.0)]}]
+
+
 def test_every_chunk_has_a_pace(model, monkeypatch):
     paces = []
 
@@ -196,6 +205,11 @@ def test_every_chunk_has_a_pace(model, monkeypatch):
     assert len(paces) > 3
     # 15 million multiplications: a core takes no less than ten microseconds for them, and no more than some milliseconds.
     assert all(0.01 < ms < 50 for one in paces for ms in (one.pace.float_ms, one.pace.int8_ms))
+    # Its own borders are in no chunk's.
+    channels, side = measuring._PACE
+    points = [size for one in paces for seen in one.borders for found in seen.seen.values() for size, _ in found]
+    assert points
+    assert channels * side**2 not in points
 
 
 def test_signatures_know_work_and_neither_names_nor_values():

@@ -103,7 +103,8 @@ def measure(model: ir.Model, candidates: Iterable[Unit], *, threads: int = 2, ta
     borders = BordersSeen()
     for one in timed:
         units |= one.costs
-        borders.add(one.borders)
+        for seen in one.borders:
+            borders.add(seen)
     return CostTable(host, units, borders.fitted() if table is None else table.borders)
 
 
@@ -113,13 +114,13 @@ class _Timed:
 
     Attributes:
         costs: of its units, by signature.
-        borders: what was seen of them.
+        borders: what was seen of them, in the float graph and in the INT8 one.
         pace: of the Conv that all chunks share; its times tell how fast the machine was.
         heavy: it takes seconds and is not timed again.
     """
 
     costs: Mapping[str, Cost]
-    borders: BordersSeen
+    borders: tuple[BordersSeen, BordersSeen]
     pace: Cost
     heavy: bool
 
@@ -131,16 +132,18 @@ class _Timed:
         """As it would have been measured at a pace."""
         in_float, in_int8 = pace.float_ms / self.pace.float_ms, pace.int8_ms / self.pace.int8_ms
         costs = {key: Cost(round(c.float_ms * in_float, 4), round(c.int8_ms * in_int8, 4)) for key, c in self.costs.items()}
-        return _Timed(costs, self.borders.times(in_int8), pace, self.heavy)
+        borders = self.borders[0].times(in_float), self.borders[1].times(in_int8)
+        return _Timed(costs, borders, pace, self.heavy)
 
 
 def _timed(chunk: Sequence[tuple[str, Unit]], opsets: Mapping[str, int], threads: int, *, probed: bool) -> _Timed:
     branches = {f"u{place}": unit for place, (_, unit) in enumerate(chunk)} | {"pace": _pace()}
     if probed:
         branches |= {f"probe{place}": _probe(shape) for place, shape in enumerate(_PROBES)}
-    rounds, borders = _rounds(chunk), BordersSeen()
+    rounds, borders = _rounds(chunk), (BordersSeen(), BordersSeen())
     both = kernel_times(variants_of(branches, opsets), threads=threads, rounds=rounds, warmup=min(WARMUP, rounds // _FEWEST))
-    runs = [by_branch(kernels, branches, borders, rounds) for kernels in both]
+    # Each chunk has that Conv: its borders would be what the line of all is drawn by.
+    runs = [by_branch(kernels, branches, seen, rounds, untold={"pace"}) for kernels, seen in zip(both, borders, strict=True)]
     found = {name: Cost(*(us[name] / 1e3 for us in runs)) for name in branches}
     costs = {key: found[f"u{place}"] for place, (key, _) in enumerate(chunk)}
     # The profiler counts whole microseconds.

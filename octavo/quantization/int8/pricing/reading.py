@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,7 +44,9 @@ class BordersSeen:
         return Borders(*slopes, *offsets, *_line(self.seen["ReorderInput"]))
 
 
-def by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: BordersSeen, rounds: int) -> dict[str, float]:
+def by_branch(
+    kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: BordersSeen, rounds: int, *, untold: Collection[str] = ()
+) -> dict[str, float]:
     """Microseconds of the kernels between each unit's neighbours, the least of the runs; what stands before goes to `borders`.
 
     Args:
@@ -52,6 +54,7 @@ def by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: Bor
         units: by branch.
         borders: what is seen of them is added.
         rounds: runs that each kernel has times of.
+        untold: branches whose borders are left out.
     """
     found = {name: np.zeros(rounds) for name in units}
     reads = {f"{name}.x{place}": (unit, value) for name, unit in units.items() for place, value in enumerate(unit.inputs)}
@@ -66,17 +69,16 @@ def by_branch(kernels: Sequence[Kernel], units: Mapping[str, Unit], borders: Bor
         owner, inside = seen[0][0], any(between for _, between in seen)
         role = _role(kernel, owner)
         source = kernel.inputs[0]
-        if kernel.op_type == "ReorderInput" and source in sizes:
-            borders.seen["ReorderInput"].append((sizes[source], _least(kernel.us)))
-        if role == "border":
+        # What stands before a unit, and is its border.
+        at_border = source in sizes and (role in ("border", "layout") or kernel.op_type == "ReorderInput")
+        if at_border and owner not in untold:
             borders.seen[kernel.op_type].append((sizes[source], _least(kernel.us)))
+        if role == "border":
             sizes[kernel.outputs[0]] = sizes[source]
             inside = not is_led(*reads[source.removesuffix(".fed")])
-        elif role == "layout" and source in sizes:
-            borders.seen["Transpose"].append((sizes[source], _least(kernel.us)))
         elif role in ("before", "after", "sink"):
             inside = role == "before"
-        elif inside and kernel.op_type not in VIEWS:  # what the profiler says of these is its own time, 5 us
+        elif inside and not at_border and kernel.op_type not in VIEWS:  # what the profiler says of these is its own time, 5 us
             found[owner] += kernel.us
         owners |= dict.fromkeys(kernel.outputs, (owner, inside))
     return {name: _least(us) for name, us in found.items()}
