@@ -27,7 +27,7 @@ from octavo.quantization.int8 import Images, choice, quantize_static, recut, rep
 from octavo.quantization.int8.choice import _FAR, _typical
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.fitting.balance import balanced
-from octavo.quantization.int8.noise import sensitivity
+from octavo.quantization.int8.noise import worth
 from octavo.quantization.int8.noise.fidelity import fidelity_of
 from octavo.quantization.int8.noise.head_judge import HeadJudge
 from octavo.quantization.int8.noise.judge import db_of
@@ -414,7 +414,7 @@ def test_tensors_of_large_networks_are_tried_on_one_image_where_all_together_hav
     found = recut.Ranged(draft, plan, judge.judge(draft.written(plan, judge.heads)))
     asked: list[list[object]] = []
     joint_noise = recut.joint_noise
-    monkeypatch.setattr(sensitivity, "_MACS", 1)
+    monkeypatch.setattr(worth, "_MACS", 1)
     monkeypatch.setattr(recut, "joint_noise", lambda *given, **how: asked.append(given[3]) or joint_noise(*given, **how))
     recut.recut(found, judge, 10 ** (-wanted_db / 10), ways_of(Int8(), maps=False, measurable=True))
     # 14.9 dB with the image that calibrates, 39 without, by the best of ways.
@@ -828,7 +828,7 @@ def test_repair_sees_the_one_held_out_image_whose_values_leave_the_ranges(monkey
         (1, False, 1, 4),
         (1, True, 1, 4),
     ):
-        monkeypatch.setattr(sensitivity, "_MACS", bound)
+        monkeypatch.setattr(worth, "_MACS", bound)
         seen.clear()
         Placing(draft, plan, estimated(draft.units)).alone(judge, by_image, for_repair=for_repair)
         assert (len(seen), merged[-1]) == (images, together)
@@ -994,10 +994,10 @@ def test_shifts_known_from_another_placement_are_those_that_would_be_measured():
 
 
 def branched() -> ir.Model:
-    """Two layers, the sum of them, an activation with two readers, and a layer behind each."""
+    """Two layers of different windows, the sum of them, an activation with two readers, and a layer behind each."""
     tensors = {"a": he(4, 3, 3, 3), "b": he(4, 3, 1, 1), "c": he(4, 4, 1, 1), "d": he(4, 4, 3, 3), "e": he(5, 8)}
     nodes = [
-        oh.make_node("Conv", ["x", "a"], ["p"], "a", pads=[1, 1, 1, 1]),
+        oh.make_node("Conv", ["x", "a"], ["p"], "a", pads=[2, 2, 2, 2], dilations=[2, 2]),
         oh.make_node("Conv", ["x", "b"], ["q"], "b"),
         oh.make_node("Add", ["p", "q"], ["s"], "s"),
         oh.make_node("LeakyRelu", ["s"], ["l"], "l"),

@@ -29,7 +29,8 @@ from octavo.quantization.int8.fitting.moments import Moments, as_rows, as_weight
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.fitting.rounding import DAMPING, cost_of, rounded_codes, scales_for
 from octavo.quantization.int8.noise.head_judge import HeadJudge
-from octavo.quantization.int8.noise.sensitivity import images_worth, joint_noise, roundings_worth
+from octavo.quantization.int8.noise.sensitivity import joint_noise
+from octavo.quantization.int8.noise.worth import images_worth, roundings_worth
 from octavo.runtime.blas import one_blas_thread
 from octavo.runtime.tensors import open_groups
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
-from octavo.quantization.int8.noise.sensitivity import images_worth, measured_together, noise_of
+from octavo.quantization.int8.noise.sensitivity import noise_of
+from octavo.quantization.int8.noise.worth import images_worth, measured_together
 from octavo.quantization.int8.numbers.stored import WORTH
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.plan import Plan

@@ -15,7 +15,8 @@ import numpy as np
 
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.noise.judge import Judge
-from octavo.quantization.int8.noise.sensitivity import images_worth, joint_noise
+from octavo.quantization.int8.noise.sensitivity import joint_noise
+from octavo.quantization.int8.noise.worth import images_worth
 from octavo.quantization.int8.numbers.equalization import spared
 from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.structure.streams import Stream, streams_of

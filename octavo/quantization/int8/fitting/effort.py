@@ -18,7 +18,7 @@ from octavo.quantization.int8.draft import Draft, Feeds
 from octavo.quantization.int8.fitting.cuts import SMALL, searched_scales
 from octavo.quantization.int8.fitting.refinement import refined_codes
 from octavo.quantization.int8.noise.judge import Judge
-from octavo.quantization.int8.noise.sensitivity import images_worth, roundings_worth
+from octavo.quantization.int8.noise.worth import images_worth, roundings_worth
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.plan import Plan
 from octavo.runtime.shapes import images_within
