@@ -9,6 +9,7 @@ from graphs import network, run, sqnr, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.errors import QuantizationError
 from octavo.graph.custom_ops import CustomOps
 from octavo.graph.io import save
 from octavo.params.grammar import Int8
@@ -231,3 +232,16 @@ def test_a_network_of_transposed_convolutions_alone_has_int8_weights(shape, grou
     ours, theirs = run(result.model, IMAGES[0])["y"], run(model, IMAGES[0])["y"]
     found += [10 * np.log10(np.square(b).mean() / np.square(a - b).mean()) for a, b in zip(ours[0], theirs[0], strict=True)]
     assert 30 < min(found) < 100
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_a_layer_of_few_weights_stays_as_it_is_and_says_so(op_type):
+    shape = (2, 3, 3, 3) if op_type == "Conv" else (3, 2, 3, 3)
+    node = oh.make_node(op_type, ["x", "w"], ["y"], "small")
+    model = network([node], {"w": normal(*shape)}, ["y"])
+    result = quantize_dynamic(model, Int8(), statistics_of(model, IMAGES))
+    reason = "fewer than 64 weights: restoring them takes more of the file than it saves"
+    assert [(one.precision, one.reason) for one in result.decisions] == [("float", reason)]
+    np.testing.assert_array_equal(run(result.model, IMAGES[0])["y"], run(model, IMAGES[0])["y"])
+    with pytest.raises(QuantizationError, match="no node of this graph has weights"):
+        quantize_dynamic(model, Int8(keep_float=["small"]))

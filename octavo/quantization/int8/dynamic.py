@@ -25,7 +25,7 @@ from octavo.quantization.int8.numbers.correction import correct_bias, weight_cod
 from octavo.quantization.int8.numbers.qparams import QParams
 from octavo.quantization.int8.numbers.stored import WORTH, store_as_int8
 from octavo.quantization.int8.numbers.sums16 import least_scales, peaks_of, within
-from octavo.quantization.int8.numbers.weights import Codes, codes_of, weights_of
+from octavo.quantization.int8.numbers.weights import Codes, codes_of
 from octavo.quantization.int8.result import Int8Result
 from octavo.quantization.int8.structure.refusals import no_kernel
 from octavo.quantization.int8.structure.targets import target_of
@@ -40,6 +40,8 @@ _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 # Of convolutions and recurrent layers.
 _STORED = "weights int8 in the file, computed in float32"
+# Of those whose weights would be more in the file with what restores them.
+_FEW = f"fewer than {WORTH} weights: restoring them takes more of the file than it saves"
 # Codes of activations: of the whole range, whatever it will be.
 _ANY = QParams.spanning(0, 1)
 
@@ -63,7 +65,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
     written = {node.name: node for node in model.graph}
     decisions = [_decided(written.get(node.name, node), kept) for node in given.graph if node.op_type != "Constant"]
     chosen = {decision.node: decision.op_type for decision in decisions if decision.precision == "int8"}
-    if not chosen:
+    if not chosen and all(decision.reason != _FEW for decision in decisions):
         raise QuantizationError(
             "no node of this graph has weights to quantize", "see `int8.keep_float` in params.yaml, or use fp16"
         )
@@ -77,7 +79,7 @@ def quantize_dynamic(model: ir.Model, recipe: Int8, statistics: Statistics | Non
             if op_type in _RECURRENT:
                 _store_gates(model, node, recipe)
                 continue
-            if op_type is None or (op_type in _CONVOLUTIONS and weights_of(node).size < WORTH):
+            if op_type is None:
                 continue
             codes = _codes_of(node, recipe, saturates=target.saturates and op_type not in _CONVOLUTIONS)
             if corrects is not None and correct_bias(model, corrects, node, codes.restored):
@@ -105,24 +107,26 @@ def _codes_of(node: ir.Node, recipe: Int8, *, saturates: bool) -> Codes:
 def _decided(node: ir.Node, kept: Mapping[str, str]) -> Decision:
     if node.name in kept:
         precision, reason = "float", f"keep_float: {kept[node.name]}"
-    elif _is_transposed(node) or _is_recurrent(node):
+    elif _is_recurrent(node):
         return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
+    elif _is_transposed(node) or (is_weighted(node) and node.op_type == "Conv"):
+        if ir.convenience.get_const_tensor(node.inputs[1]).size >= WORTH:
+            return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
+        precision, reason = "float", _FEW
     elif not is_weighted(node):
         weighted = node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx")
         precision, reason = "float", no_kernel(node) if weighted else "dynamic INT8 quantizes weights only"
-    elif node.op_type == "Conv":
-        return Decision(node.name or "", node.op_type, "int8", _STORED, "float")
     else:
         precision, reason = "int8", "int8 weights, activation ranges at run time"
     return Decision(node.name or "", node.op_type, precision, reason)
 
 
 def _is_transposed(node: ir.Node) -> bool:
-    """Whether a node is a ConvTranspose of constant float32 weights, enough of them to be stored."""
+    """Whether a node is a ConvTranspose of constant float32 weights."""
     if node.op_type != "ConvTranspose" or node.domain not in ("", "ai.onnx"):
         return False
     weights = ir.convenience.get_const_tensor(node.inputs[1])
-    return weights is not None and weights.dtype == ir.DataType.FLOAT and weights.size >= WORTH
+    return weights is not None and weights.dtype == ir.DataType.FLOAT
 
 
 def _is_recurrent(node: ir.Node) -> bool:
