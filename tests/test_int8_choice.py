@@ -994,10 +994,10 @@ def test_shifts_known_from_another_placement_are_those_that_would_be_measured():
 
 
 def branched() -> ir.Model:
-    """Two layers of different windows, the sum of them, an activation with two readers, and a layer behind each."""
+    """Two layers, the sum of them, an activation with two readers, and a layer behind each."""
     tensors = {"a": he(4, 3, 3, 3), "b": he(4, 3, 1, 1), "c": he(4, 4, 1, 1), "d": he(4, 4, 3, 3), "e": he(5, 8)}
     nodes = [
-        oh.make_node("Conv", ["x", "a"], ["p"], "a", pads=[2, 2, 2, 2], dilations=[2, 2]),
+        oh.make_node("Conv", ["x", "a"], ["p"], "a", pads=[1, 1, 1, 1]),
         oh.make_node("Conv", ["x", "b"], ["q"], "b"),
         oh.make_node("Add", ["p", "q"], ["s"], "s"),
         oh.make_node("LeakyRelu", ["s"], ["l"], "l"),

@@ -16,6 +16,7 @@ from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.executed import executed
 from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8.solution import all_int8
 from octavo.runtime.kernels import optimized_nodes
 
 GENERATOR = np.random.default_rng(83)
@@ -185,13 +186,22 @@ def with_branches(gain: float = 0.3) -> ir.Model:
 
 def test_branches_of_norms_are_one_layer():
     model = with_branches()
-    ready = prepared(model)
+    ready = prepared(model, merges=True)
     assert [node.op_type for node in ready.graph if node.op_type in ("Add", "Conv", "BatchNormalization")] == ["Conv"] * 3
     assert min(sqnr(model, ready, IMAGES).values()) > 100
 
 
+def test_what_training_starts_from_has_every_branch():
+    model = with_branches()
+    layers = all_int8(model, statistics_of(model, IMAGES), Int8(method="minmax"), Images(IMAGES[:4], IMAGES[4:])).layers
+    held = [tensor.const_value.numpy() for tensor in model.graph.initializers.values() if tensor.name.endswith(".w")]
+    shapes = sorted(layer.weight.shape for layer in layers)
+    assert len(held) == 4
+    assert all(shapes.count(weights.shape) == [each.shape for each in held].count(weights.shape) for weights in held)
+
+
 def test_an_identity_that_drowns_the_other_weights_stays_apart():
-    ready = prepared(with_branches(gain=3.0))
+    ready = prepared(with_branches(gain=3.0), merges=True)
     assert [node.op_type for node in ready.graph if node.op_type in ("Add", "Conv")].count("Conv") == 4
 
 

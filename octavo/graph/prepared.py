@@ -49,6 +49,7 @@ def prepared(
     *,
     depthwise_norms: bool = True,
     fuses: bool = False,
+    merges: bool = False,
     kept: Collection[str] = (),
 ) -> ir.Model:
     """A copy of an FP32 graph, rewritten exactly into what has integer kernels.
@@ -59,6 +60,8 @@ def prepared(
         depthwise_norms: a BatchNormalization that folds into no layer becomes a depthwise Conv (`FoldBatchNormPass`), and so does
             Neg before layers; a norm over channels stands between Transposes (`LayerNormPass`).
         fuses: layers take in all norms and activations behind them (`BendBeforeConcatPass`, `PReluToMaxPass`).
+        merges: Convs of one tensor whose sum is taken are one (`ParallelConvsPass`); a network in torch has each of them, and what
+            is found for it has to be theirs.
         kept: names of nodes that stay apart from others that do the same.
     """
     ready = copied(model)
@@ -90,8 +93,9 @@ def prepared(
     RowsFirstPass()(ready)
     LayerScalePass()(ready)
     FoldBatchNormPass(depthwise_norms)(ready)
-    # Behind norms, which are branches or stand in them, and before the factors behind what it sums.
-    ParallelConvsPass(kept)(ready)
+    if merges:
+        # Behind norms, which are branches or stand in them, and before the factors behind what it sums.
+        ParallelConvsPass(kept)(ready)
     FoldScalePass()(ready)
     ChannelsApartPass()(ready)
     if depthwise_norms:

@@ -82,7 +82,8 @@ def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
     kept = select(recipe.keep_float, ((node.name or "", node.op_type) for node in model.graph))
     target = target_of(recipe.target)
     kernels = target.layout == "kernels"
-    complete = prepared(model, _SIXTEEN_BITS if recipe.bits16 else 0, depthwise_norms=kernels, fuses=target.fuses, kept=kept)
+    least = _SIXTEEN_BITS if recipe.bits16 else 0
+    complete = prepared(model, least, depthwise_norms=kernels, fuses=target.fuses, merges=True, kept=kept)
     kept = carried(model, complete, kept)
     if kernels:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
