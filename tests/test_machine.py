@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.helper as oh
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -103,6 +105,16 @@ class TestBinding:
     def test_inputs_that_do_not_fit_are_a_clear_error(self, network):
         with pytest.raises(ModelRunError, match=r"does not run on image \[1, 1, 32, 32\]"):
             Session(network).bound({"image": np.zeros((1, 1, 32, 32), np.float32)})()
+
+    def test_what_fails_in_a_kernel_is_said_by_the_error_alone(self, capfd):
+        shape = oh.make_tensor_value_info("shape", onnx.TensorProto.INT64, [1])
+        x, y = (oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "xy")
+        graph = oh.make_graph([oh.make_node("Reshape", ["x", "shape"], ["y"])], "g", [x, shape], [y])
+        proto = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=10)
+        session = Session(proto.SerializeToString())
+        with pytest.raises(ModelRunError, match="cannot be reshaped to the requested shape"):
+            session.run({"x": np.zeros((2, 3), np.float32), "shape": np.array([5])})
+        assert capfd.readouterr().err == ""
 
 
 class TestFloat16:
