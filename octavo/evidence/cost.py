@@ -39,7 +39,7 @@ def speed_ratio(reference: Callable[[], object], other: Callable[[], object], *,
     tried = interleaved(both, rounds=3, warmup=WARMUP)
     round_ms = sum(latency.median for latency in tried.values())
     timed = interleaved(both, rounds=int(np.clip(seconds * 1e3 / round_ms, *ROUNDS)), warmup=0)
-    ratios = Latency(timed["reference"].samples / timed["other"].samples)
+    ratios = Latency(timed["other"].speedups(timed["reference"]))
     return Interval(ratios.median, *ratios.interval())
 
 

@@ -34,7 +34,11 @@ class Latency:
         A machine that changes its speed in between (a virtual one by 1.6 times for FP32 and 1.4 for INT8, every few seconds) moves
         the two medians apart where half of the rounds fall into either; the ratios are those of one state each.
         """
-        return float(np.median(reference.samples / self.samples))
+        return float(np.median(self.speedups(reference)))
+
+    def speedups(self, reference: Latency) -> np.ndarray:
+        """How many times as fast as `reference`, round by round: float64, one for each."""
+        return reference.samples / self.samples
 
     def interval(self) -> tuple[float, float]:
         """95 % interval of the median in ms, from order statistics (no distribution assumed)."""
