@@ -1281,6 +1281,17 @@ def test_a_table_of_another_network_is_refused_and_says_what_to_do(tmp_path):
         quantize_static(model, statistics_of(model), Int8(method="minmax", placement=f"table:{path}"))
 
 
+@pytest.mark.parametrize("costs", [None, CostTable({}, {}, Borders())])
+def test_a_wrong_table_is_told_before_anything_is_measured(costs, tmp_path, monkeypatch):
+    model, images = uneven(), Images(CALIBRATION[:2], HELD_OUT[:2])
+    statistics = statistics_of(model)
+    if costs is not None:
+        costs.save(tmp_path / "costs.json")
+    monkeypatch.setattr("octavo.quantization.int8.noise.head_judge.HeadJudge.judge_by_image", lambda *_: pytest.fail("measured"))
+    with pytest.raises(QuantizationError, match=r"costs\.json(: no such file| has no entry)"):
+        quantize_static(model, statistics, Int8(placement=f"table:{tmp_path / 'costs.json'}"), images)
+
+
 def test_a_table_that_settings_left_a_layer_out_of_says_so(tmp_path):
     model, images = uneven(), Images(CALIBRATION[:2], HELD_OUT[:2])
     statistics = statistics_of(model)

@@ -116,6 +116,8 @@ def quantize_static(model: ir.Model, statistics: Statistics, recipe: Int8, image
 def _quantized(
     model: ir.Model, statistics: Statistics, recipe: Int8, images: Images | None, apart: WithoutSuppression | None = None
 ) -> Int8Result:
+    # Before anything is measured: a wrong file would be told after minutes.
+    table = CostTable.load(recipe.table) if recipe.table is not None else None
     begun = begin(model, recipe, observes=images is not None and bool(images.calibration))
     complete, choosers, ready, heads, kept = begun.complete, begun.choosers, begun.ready, begun.heads, begun.kept
     as_given = images
@@ -147,6 +149,9 @@ def _quantized(
         beside = {"by_channel": way.by_channel, "attended": attended, "picture": picture is not None}
         draft = Draft(ready, observed, way.recipe, kept, seen, **beside)
         draft.require_ranges()
+        if table is not None:
+            # Another network's is refused here: which units can be INT8 is the same in every way.
+            measured(draft.units, table, [unit for unit, reason in draft.placed().items() if not reason])
         # What one draft had to look at holds for all of the same graph.
         observed = draft.statistics
         return draft
@@ -155,7 +160,7 @@ def _quantized(
     # What a step tried and profiled lies between blocks that live on (`return_freed`).
     return_freed()
     whole, units = chosen.plan, chosen.draft.units
-    costs = _costs(recipe, ready, whole, measurable=images is not None)
+    costs = table or _measured_here(recipe, ready, whole, measurable=images is not None)
     prices = measured(units, costs, whole.int8) if costs is not None else estimated(units, recipe.target)
     return_freed()
     if judge is None:
@@ -213,12 +218,10 @@ def _channels(model: ir.Model) -> dict[str, int]:
     return {value.name or "": value.shape[1] for value in images if isinstance(value.shape[1], int)}
 
 
-def _costs(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> CostTable | None:
-    if recipe.placement == "all" or not target_of(recipe.target).runs_here:
+def _measured_here(recipe: Int8, model: ir.Model, whole: Plan, *, measurable: bool) -> CostTable | None:
+    if recipe.placement == "all" or not measurable or not target_of(recipe.target).runs_here:
         return None
-    if recipe.placement == "measured":
-        return measure(model, [*whole.int8, *_joined(whole)]) if measurable else None
-    return CostTable.load(recipe.table)
+    return measure(model, [*whole.int8, *_joined(whole)])
 
 
 def _joined(whole: Plan) -> list[Unit]:
