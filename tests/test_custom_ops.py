@@ -31,7 +31,9 @@ from octavo.graph.io import load, save
 from octavo.graph.passes.shapes import InferShapesPass
 from octavo.manifest import write_manifest
 from octavo.params.grammar import Int8, ModelSpec
+from octavo.quantization.decisions import left_out
 from octavo.quantization.int8 import quantize_static
+from octavo.quantization.verification import verified
 from octavo.runtime.session import Session
 
 PLUGIN = {"plugin_version": "1", "score_threshold": 0.3, "iou_threshold": 0.5, "max_output_boxes": 10, "background_class": -1}
@@ -397,6 +399,36 @@ def test_without_a_body_the_graph_is_cut_and_files_keep_the_operator(project):
         assert value.producer().op_type == "Cast"
     succeed("validate")
     assert json.loads(Path("metrics/small/accuracy.json").read_text())["fp16.sqnr_db"] > 40
+
+
+def test_sizes_that_data_decide_are_told_of_what_lies_before_the_cut(tmp_path):
+    """Rows behind NonZero have the sizes of an image, on which the graph was run with the operator in it."""
+    generator = np.random.default_rng(0)
+    weights = {"square": generator.standard_normal((8, 8)), "narrow": generator.standard_normal((8, 4)) * 0.3}
+    tensors = {name: value.astype(np.float32) for name, value in weights.items()}
+    tensors |= {"rows": np.array([16, 8]), "axis": np.array([1]), "one": np.float32(1)}
+    nodes = [
+        oh.make_node("Reshape", ["x", "rows"], ["flat"], "flat"),
+        oh.make_node("MatMul", ["flat", "square"], ["all"], "all"),
+        oh.make_node("ReduceMax", ["flat", "axis"], ["peak"], "peak", keepdims=0),
+        oh.make_node("Greater", ["peak", "one"], ["which"], "which"),
+        oh.make_node("Compress", ["all", "which"], ["some"], "some", axis=0),
+        oh.make_node("Gemm", ["some", "narrow"], ["scores"], "head"),
+    ]
+    model = network(nodes, tensors, ["scores"], inputs={"x": [1, 1, 16, 8]})
+    found = ir.val("found", ir.DataType.FLOAT, ["n"])
+    model.graph.append(ir.node("MyPlugin", list(model.graph.outputs), outputs=[found], name="plugin"))
+    model.graph.outputs[:] = [found]
+    custom = CustomOps({"MyPlugin": None})
+    save(model, tmp_path / "fp32.onnx")
+    images = [{"x": generator.standard_normal((1, 1, 16, 8)).astype(np.float32)} for _ in range(6)]
+    part = custom.part(model)
+    result = quantize_static(part, statistics_of(part, images), Int8(placement="all", repair=False))
+    save(custom.restore(result.model, model), tmp_path / "int8.onnx")
+    about = {"name": "int8", "custom": custom, "sizes": (2, 1), "original": model}
+    decisions = [*result.decisions, *left_out(custom.untouched(model))]
+    made = verified(tmp_path / "int8.onnx", tmp_path / "fp32.onnx", decisions, [("photo", images[0])], **about)
+    assert made["executed"]["int8_share"] > 0
 
 
 def my_scale(*, inputs=("x",), outputs=("y",), name="MyScale", nodes=None, default=True, opset=18):

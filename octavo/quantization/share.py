@@ -23,6 +23,7 @@ def integer_share(
     *,
     here: bool = True,
     behind: Collection[str] = (),
+    running: ir.Model | None = None,
 ) -> float | None:
     """Share of the multiply-accumulates (`octavo.graph.macs`) that are done in 8-bit integers.
 
@@ -32,6 +33,7 @@ def integer_share(
         feeds: of an image; layers whose sizes data decide (the regions of Faster R-CNN) count with those that they have on it.
         here: whether what ONNX Runtime runs counts; else what was decided does, as where no kernel was found.
         behind: names of the nodes behind custom operators without a body: what these put out the file alone may tell.
+        running: the part of the graph that ONNX Runtime runs, where that is not all of it (`CustomOps.part`).
 
     Returns:
         0 to 1; None where no layer's sizes are known, or there is none, or of those behind a custom operator one's are not.
@@ -42,8 +44,9 @@ def integer_share(
     layers = layers_of(plain, shapes)
     unknown = [layer.node for layer in layers if layer.macs is None and layer.node.name not in behind]
     if any(node.graph is plain.graph for node in unknown):
-        observe_sizes(plain, feeds)
-        made = (value for node in plain.graph for value in node.outputs if SEEN in value.meta)
+        runs = plain if running is None else readable(running)
+        observe_sizes(runs, feeds)
+        made = (value for node in runs.graph for value in node.outputs if SEEN in value.meta)
         layers = layers_of(plain, shapes | {value.name: value.meta[SEEN] for value in made})
     if any(layer.macs is None and layer.node.name in behind for layer in layers):
         return None

@@ -103,8 +103,9 @@ def verified(
         ran = executed(graph if graph is not None else part, decisions, optimized_nodes(runs["quantized"]))
     here = target_of(target).runs_here
     # What is cut off is in the file, and in float.
-    counted = graph if graph is not None else custom.attached(original) if custom.bodies else part
-    share = integer_share(counted, ran.nodes, samples[0][1], here=here, behind={name for name, _, _ in custom.untouched(original)})
+    counted, running = (graph, None) if graph is not None else (custom.attached(original) if custom.bodies else part, part)
+    behind = {name for name, _, _ in custom.untouched(original)}
+    share = integer_share(counted, ran.nodes, samples[0][1], here=here, behind=behind, running=running)
     warnings = list(accepted.warnings)
     if kept_db is not None:
         warnings += [
