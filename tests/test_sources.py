@@ -61,6 +61,12 @@ class Stuck(Net):
         return super().forward(image) if image.sum() > 0 else super().forward(-image)
 
 
+class Unwritten(Net):
+    # An operator that the torchscript exporter knows nothing of.
+    def forward(self, image):
+        return super().forward(nn.functional.interpolate(image, (8, 8), mode="bicubic", antialias=True))
+
+
 class FixedBatch(Net):
     def forward(self, image):
         return super().forward(image.reshape(2, 3, 16, 16))
@@ -448,6 +454,16 @@ def test_a_failing_exporter_points_to_the_other(tmp_path, capfd):
     assert "exporter: torchscript" in caught.value.mend
     assert len(caught.value.problem) < 400
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_graph_that_torchscript_cannot_write_is_not_printed(tmp_path, capfd):
+    # By compiled code, past `sys.stdout`: all of it, in front of the error.
+    with pytest.raises(SourceError, match="the torchscript exporter fails: UnsupportedOperatorError") as caught:
+        fetch(source(entry="mynets:Unwritten", exporter="torchscript"), INPUT, tmp_path, SAMPLES)
+    assert "exporter: dynamo" in caught.value.mend
+    assert capfd.readouterr() == ("", "")
+    os.write(1, b"heard again")
+    assert capfd.readouterr().out == "heard again"
 
 
 def test_an_export_that_does_not_load_points_to_the_other_exporter(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -206,13 +208,31 @@ def _torchscript(
 def quiet() -> Iterator[None]:
     """Nothing on the screen: what matters in the exporters' progress lines and warnings comes back as an exception."""
     threshold = logging.root.manager.disable
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    with warnings.catch_warnings(), _compiled_quiet(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable(logging.CRITICAL)
         try:
             yield
         finally:
             logging.disable(threshold)
+
+
+@contextmanager
+def _compiled_quiet() -> Iterator[None]:
+    """Nothing on stdout of what compiled code writes there by itself, past `sys.stdout`.
+
+    The torchscript exporter writes all of a graph that it cannot export, a thousand lines in front of the error. stderr is left:
+    progress is drawn there meanwhile.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def reason(error: BaseException) -> str:
