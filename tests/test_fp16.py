@@ -362,6 +362,54 @@ def test_scores_that_rows_are_chosen_by_are_float32_up_to_the_choice(keep_io):
     assert found[0, :2].tolist() == [8, 0]
 
 
+def peaks(form: str) -> ir.Model:
+    """A heat map, and the two surest of its places that are surer than their neighbours, as CenterNet chooses them."""
+    nodes = [
+        node("Conv", ["x", "w"], ["m"], "map", pads=[1, 1, 1, 1]),
+        node("Sigmoid", ["m"], ["p"], "score"),
+        node("MaxPool", ["p"], ["best"], "around", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    ]
+    if form == "mul":
+        nodes += [
+            node("Equal", ["best", "p"], ["is"], "peak"),
+            node("Cast", ["is"], ["one"], "mask", to=TensorProto.FLOAT),
+            node("Mul", ["p", "one"], ["left"], "leave"),
+        ]
+    else:
+        nodes += [node("GreaterOrEqual", ["p", "best"], ["is"], "peak"), node("Where", ["is", "p", "nil"], ["left"], "leave")]
+    nodes += [node("Flatten", ["left"], ["rows"], "rows"), node("TopK", ["rows", "k"], ["v", "i"], "top")]
+    weights = {"w": np.float32([[[[0, 0, 0], [0, 1, 0], [0, 0, 0]]]]), "k": np.array([2]), "nil": np.float32(0)}
+    return build(nodes, {"x": [1, 1, 6, 6]}, {"v": [1, 2], "i": (I64, [1, 2])}, weights)
+
+
+@pytest.mark.parametrize("form", ["mul", "where"])
+def test_peaks_of_a_heat_map_are_found_by_scores_in_float32(form):
+    result = convert(peaks(form))
+    assert {name for name, kind in precision(result).items() if kind == "float"} == {
+        *("score", "around", "peak", "leave", "rows", "top")
+    }
+    x = np.full((1, 1, 6, 6), -9, np.float32)
+    # Neighbours that float16 has one number for, and a place that is less sure than either.
+    x[0, 0, 1, 1:3], x[0, 0, 4, 4] = (9.01, 9), 2
+    found = run(rounded_everywhere(result.model), {"x": x}, optimization="off")["i"]
+    assert found.tolist() == [[7, 28]]
+
+
+@pytest.mark.parametrize("form", ["mul", "where"])
+def test_a_heat_map_is_judged_before_its_peaks_are_looked_for(form):
+    """Where two neighbours are level to within a rounding, the peak is the one's or the other's: layers were given back for it."""
+    samples = [{"x": np.full((1, 1, 6, 6), -3, np.float32)} for _ in range(2)]
+    for sample, low in zip(samples, (1.0003, 2.0006), strict=True):
+        sample["x"][0, 0, 1, 1:3] = low - 0.0002, low
+    model = peaks(form)
+    half = run(rounded_everywhere(convert(model).model), samples[0], optimization="off")["i"]
+    assert half[0, 0] != run(model, samples[0])["i"][0, 0], "else this shows nothing"
+    result = quantize_fp16(model, samples=samples)
+    assert precision(result)["map"] == "fp16"
+    assert not result.warnings
+    assert min(result.sqnr_db.values()) > 60
+
+
 def suppressed_by_class(side: float) -> ir.Model:
     """Four boxes, their classes and scores, as YOLOv7's `--end2end` and ultralytics' `nms=True` suppress those of each class."""
     nodes = [

@@ -99,6 +99,27 @@ def test_what_chooses_before_layers_is_found():
     assert choosing(ends, before_layers=False) == ["end"]
 
 
+@pytest.mark.parametrize(
+    ("told", "chooses"),
+    [
+        ("Equal(best, a)", True),
+        ("Equal(a, best)", True),
+        ("LessOrEqual(best, a)", True),
+        ("Equal(a, x)", False),
+        ("Less(a, best)", False),
+    ],
+)
+def test_where_values_are_the_largest_of_their_neighbours_is_a_choice(told, chooses):
+    model = ir.from_onnx_text(
+        f"""<ir_version: 9, opset_import: ["": 18]> g (float[1,3,8,8] x) => (float[1,3,8,8] y)
+        <float[3,3,1,1] w = {{1,0,0,0,1,0,0,0,1}}> {{ a = Conv(x, w) best = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(a)
+        [peak] is = {told} one = Cast<to=1>(is) y = Mul(a, one) }}"""
+    )
+    InferShapesPass()(model)
+    assert selects(model) is chooses
+    assert choosing(model, before_layers=False) == (["peak"] if chooses else [])
+
+
 def test_sizes_are_no_choice():
     model = ir.from_onnx_text(
         """<ir_version: 9, opset_import: ["": 18]> g (float[1,3,8,8] x) => (int64[n,m] y)

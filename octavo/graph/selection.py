@@ -18,12 +18,12 @@ import onnx_ir as ir
 from octavo.graph.custom_ops.cut import reads, tail, with_inner
 from octavo.graph.operators import LAYERS
 
-__all__ = ["SELECTS", "choosing", "held", "pasted", "released", "selects", "suppression", "tells_places"]
+__all__ = ["SELECTS", "choosing", "finds_peaks", "held", "pasted", "released", "selects", "suppression", "tells_places"]
 
 # Behind these one value more or less moves all others.
 SELECTS = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
-# What picks the values that one choice is made among, and compares them with a threshold.
-_BEFORE = frozenset({"Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+# What picks the values that one choice is made among, and compares them with a threshold or their neighbours.
+_BEFORE = frozenset({"Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "MaxPool"})
 _ROUNDS = frozenset({"Ceil", "Floor", "Round"})
 # Where what these put out stands is told by an input; in the branches of a loop, too.
 _PLACES = frozenset({"Pad", "Resize", "ScatterElements", "ScatterND", "Slice"})
@@ -35,13 +35,28 @@ def tells_places(node: ir.Node) -> bool:
     """Whether a node says which values are the largest, or where some are. The largest values themselves, which is all that is read
     of D-FINE's and GFLv2's TopK over distributions of edges, differ by no more than what they are taken from.
     """
+    if finds_peaks(node):
+        return True
     if node.op_type != "TopK" or len(node.outputs) < 2:
         return node.op_type in SELECTS
     return bool(list(node.outputs[1].uses())) or node.outputs[1].is_graph_output()
 
 
+def finds_peaks(node: ir.Node) -> bool:
+    """Whether a node says where values are the largest of their neighbours: they equal their own MaxPool. CenterNet suppresses so
+    what is near a surer place (arXiv:1904.07850); where two neighbours are nearly level, a rounding moves the peak from one to the
+    other, and all of its score with it.
+    """
+    if node.op_type not in ("Equal", "GreaterOrEqual", "LessOrEqual"):
+        return False
+    return any(
+        pool is not None and (made := pool.producer()) is not None and made.op_type == "MaxPool" and made.inputs[0] is values
+        for pool, values in (node.inputs, node.inputs[::-1])
+    )
+
+
 def selects(model: ir.Model) -> bool:
-    """Whether outputs depend on a choice among values (TopK, NonMaxSuppression, ArgMax), where small differences become large."""
+    """Whether outputs depend on a choice among values (TopK, suppression, ArgMax, peaks), where small differences become large."""
     return any(map(tells_places, ir.traversal.RecursiveGraphIterator(model.graph)))
 
 

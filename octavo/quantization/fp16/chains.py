@@ -10,7 +10,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from octavo.graph.operators import JOINS, LAYERS, MOVES
-from octavo.graph.selection import tells_places
+from octavo.graph.selection import finds_peaks, tells_places
 from octavo.quantization.fp16.schema import is_control_flow, is_float
 
 __all__ = ["guarded", "index_chains", "moved_apart", "plain_moves", "scores"]
@@ -27,8 +27,8 @@ _MOVING = MOVES | JOINS
 # What ends between 0 and 1, and what chooses by it.
 SCORES = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
 CHOICES = frozenset({"NonMaxSuppression", "TopK"})
-# The way of scores: the best of a place's classes is one of them.
-_PASSING = _MOVING | {"ReduceMax"}
+# The way of scores: the best of a place's classes, or of neighbouring places, is one of them.
+_PASSING = _MOVING | {"MaxPool", "ReduceMax"}
 
 
 class Planned(Protocol):
@@ -111,23 +111,36 @@ def scores(graph: ir.Graph, *, keep_io: bool) -> list[ir.Node]:
     boxes suppresses the other is no longer the better one's right (AP of a face detector against its own boxes in float32, on a
     GPU: 0.93). The logits before have no such end, and these nodes take next to no time.
 
-    1. A Sigmoid, HardSigmoid or Softmax, if a way through nodes that only move values, or take the largest of them, leads from it
-       to a graph output that stays float32 (`keep_io`), or to a NonMaxSuppression or a TopK that says where values stand.
+    1. A Sigmoid, HardSigmoid or Softmax, if a way through nodes that only move values, take the largest of them, or leave the peaks
+       among them, leads from it to a graph output that stays float32 (`keep_io`), to a NonMaxSuppression or a TopK that says where
+       values stand, or to what tells where they are the largest of their neighbours: two of them that became equal are two peaks.
     2. The nodes on that way; what else is joined to the scores there (boxes) is cast before.
     """
     arriving: set[ir.Node] = set()
     made: dict[ir.Node, None] = {}
+    passing = _PASSING | SCORES
     for node in reversed(list(graph)):
-        if node.op_type in CHOICES and tells_places(node):
+        if (node.op_type in CHOICES and tells_places(node)) or finds_peaks(node):
             arriving.add(node)
-        elif node.op_type in _PASSING | SCORES and any(
+        elif (node.op_type in passing or _leaves_peaks(node)) and any(
             (keep_io and output.is_graph_output()) or any(use.node in arriving for use in output.uses()) for output in node.outputs
         ):
-            (arriving.add if node.op_type in _PASSING else made.setdefault)(node)
+            (made.setdefault if node.op_type in SCORES else arriving.add)(node)
     for node in graph:
         if node in arriving and any(value is not None and value.producer() in made for value in node.inputs):
             made[node] = None
     return list(made)
+
+
+def _leaves_peaks(node: ir.Node) -> bool:
+    """Whether a node takes values as they are where they are the largest of their neighbours, and zero elsewhere."""
+    if node.op_type not in ("Mul", "Where"):
+        return False
+    before = [value.producer() for value in node.inputs if value is not None]
+    before += [
+        each.inputs[0].producer() for each in before if each is not None and each.op_type == "Cast" and each.inputs[0] is not None
+    ]
+    return any(each is not None and finds_peaks(each) for each in before)
 
 
 def moved_apart(graph: ir.Graph) -> list[ir.Node]:
