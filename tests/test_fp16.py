@@ -410,6 +410,69 @@ def test_a_heat_map_is_judged_before_its_peaks_are_looked_for(form):
     assert min(result.sqnr_db.values()) > 60
 
 
+def decoding(grid: str) -> ir.Model:
+    """Corners at 80 places of stride 8, of distances that a layer tells, as YOLOs without anchors decode them."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["d"], "layer"),
+        node("Add", ["d", "bias"], ["e"], "bias"),
+        node("Exp", ["e"], ["far"], "distance"),
+    ]
+    weights = {"w": np.eye(4, 1, dtype=np.float32), "bias": np.float32([0.5]), "all": np.array([-1]), "side": np.float32(8)}
+    if grid == "constant":
+        weights["places"] = 8 * np.arange(80, dtype=np.float32)
+    else:
+        weights |= {"zero": np.array(0), "one": np.array(1), "first": np.array(0)}
+        nodes += [
+            node("Shape", ["x"], ["shape"], "sizes"),
+            node("Gather", ["shape", "first"], ["n"], "count"),
+            node("Range", ["zero", "n", "one"], ["cells"], "range"),
+            node("Cast", ["cells"], ["number"], "number", to=TensorProto.FLOAT),
+            node("Mul", ["number", "side"], ["places"], "grid"),
+        ]
+    nodes += [
+        node("Reshape", ["far", "all"], ["l"], "line"),
+        node("Sub", ["places", "l"], ["left"], "left"),
+        node("Add", ["places", "l"], ["right"], "right"),
+        node("Sub", ["right", "left"], ["width"], "width"),
+        node("Concat", ["left", "width"], ["y"], "join", axis=0),
+    ]
+    return build(nodes, {"x": [80, 4]}, {"y": [None]}, weights)
+
+
+@pytest.mark.parametrize("grid", ["constant", "made of sizes"])
+def test_boxes_are_brought_to_their_places_in_float32(grid):
+    """At 600 pixels float16 has steps of half a pixel, and a box of 3 pixels with them."""
+    model = decoding(grid)
+    result = convert(model)
+    kinds = precision(result)
+    assert {name for name, kind in kinds.items() if kind == "fp16"} >= {"layer", "bias", "distance", "line"}
+    assert {name for name, kind in kinds.items() if kind == "float"} >= {"left", "right", "width", "join"}
+    assert "few are left for the box" in reason(result, "left")
+    feeds = {"x": own(80, 4) / 4}
+    truth = run(model, feeds)["y"]
+
+    def off(model: ir.Model) -> float:
+        return np.abs(run(rounded_everywhere(model), feeds, optimization="off")["y"] - truth).max()
+
+    assert off(result.model) < 0.01
+    assert off(convert(model, keep_io=False).model) > 0.2, "else this shows nothing"
+
+
+@pytest.mark.parametrize("grid", ["constant", "made of sizes"])
+def test_places_that_leave_as_float16_or_that_layers_read_are_converted(grid):
+    kinds = precision(convert(decoding(grid), keep_io=False))
+    assert {kinds[name] for name in ("left", "right", "width", "join")} == {"fp16"}
+    # Embeddings of positions, as transformers add them between layers.
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "embed"),
+        node("Relu", ["a"], ["b"], "relu"),
+        node("Add", ["b", "positions"], ["c"], "add"),
+        node("MatMul", ["c", "v"], ["y"], "layer"),
+    ]
+    model = build(nodes, {"x": [9, 8]}, {"y": [9, 3]}, {"w": own(8, 8), "v": own(8, 3), "positions": own(9, 8)})
+    assert set(precision(convert(model)).values()) == {"fp16"}
+
+
 def suppressed_by_class(side: float) -> ir.Model:
     """Four boxes, their classes and scores, as YOLOv7's `--end2end` and ultralytics' `nms=True` suppress those of each class."""
     nodes = [

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.graph.operators import WEIGHTED
 from octavo.quantization.decisions import Decision
-from octavo.quantization.fp16.chains import guarded, index_chains, moved_apart, plain_moves, scores
+from octavo.quantization.fp16.chains import decoded, guarded, index_chains, moved_apart, plain_moves, scores
 from octavo.quantization.fp16.prepare import ONNX
 from octavo.quantization.fp16.schema import NO_FLOATS, is_float, slots
 from octavo.quantization.fp16.weights import SMALLEST, is_dead_weight, weight_fault
@@ -95,6 +95,9 @@ def make_plan(model: ir.Model, kept: Mapping[str, str], *, keep_io: bool, faults
     for node in scores(model.graph, keep_io=keep_io):
         if plan[node].half:
             plan[node] = _float(node, "scores: float16 has steps of 0.0005 near 1, and makes equal what is ranked by them")
+    for node in decoded(model.graph, keep_io=keep_io):
+        if plan[node].half:
+            plan[node] = _float(node, "brings boxes to their places: float16's digits tell the place, and few are left for the box")
     for node in moved_apart(model.graph):
         if plan[node].half:
             plan[node] = _float(node, "boxes moved apart by class: float16's digits tell the class, and few are left for the box")
