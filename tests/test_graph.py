@@ -380,6 +380,19 @@ def test_clean_keeps_the_identities_that_outputs_need(body):
             np.testing.assert_array_equal(one, other)
 
 
+def test_clean_keeps_one_copy_of_weights_that_are_handed_on_by_identity():
+    """So torch's exporter writes a backbone that sees two images, its batch norms folded."""
+    weights = "float[2,2] w = {1, 2, 3, 4}, float[2] b = {1, 2}"
+    model = text(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[1,2] x, float[1,2] y) => (float[1,2] z) <{weights}> {{
+        again = Identity(w) bias = Identity(b)
+        p = Gemm(x, w, b) q = Gemm(y, again, bias) z = Sub(p, q) }}"""
+    )
+    clean(model, 18)
+    assert sorted(model.graph.initializers) == ["b", "w"]
+    assert [[value.name for value in node.inputs[1:]] for node in model.graph if node.op_type == "Gemm"] == [["w", "b"]] * 2
+
+
 def test_clean_refuses_an_invalid_graph():
     model = text('<ir_version: 8, opset_import: ["": 18]> g (float[2,2] x) => (float[2,2] y) { y = Neg<slope = 3>(x) }')
     with pytest.raises(SourceError, match=r"not valid ONNX.*slope"):

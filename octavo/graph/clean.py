@@ -97,6 +97,8 @@ def clean(model: ir.Model, opset: int) -> list[str]:
     # Before folding, which gives nodes without a name one that says nothing; what it adds is named in its turn.
     named = NodeNamesPass()(model).modified or "" in names or max(names.values(), default=0) > 1
     nodes = _count(model)
+    # Folding would make a copy of the weights that torch's exporter gives further layers by Identity.
+    NoIdentitiesPass()(model)
     notes += _folded(model)
     with captured_logs():
         NoIdentitiesPass()(model)
