@@ -10,6 +10,7 @@ from octavo.errors import QuantizationError
 from octavo.graph.custom_ops.names import operator
 from octavo.graph.passes.affine.fold_scale import FoldScalePass
 from octavo.graph.passes.affine.sub_to_add import SubToAddPass
+from octavo.graph.passes.forms.groups_to_instances import GroupsToInstancesPass
 from octavo.graph.passes.forms.mean_to_pool import GlobalMaxPass, MaxToPoolPass
 from octavo.graph.passes.forms.pool_behind_conv import PoolBehindConvPass
 from octavo.graph.passes.forms.rows_of_anchors import RowsOfAnchorsPass
@@ -92,6 +93,7 @@ def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
             SubToAddPass(kept)(complete)
             FoldScalePass()(complete)
             PoolBehindConvPass(kept)(complete)
+        GroupsToInstancesPass()(complete)
         TransposedToConvPass(kept)(complete)
         MaxToPoolPass()(complete)
         GlobalMaxPass()(complete)
