@@ -9,6 +9,7 @@ import onnx_ir as ir
 from octavo.errors import QuantizationError
 from octavo.graph.custom_ops.names import operator
 from octavo.graph.passes.affine.fold_scale import FoldScalePass
+from octavo.graph.passes.affine.gated_sum import GatedSumPass
 from octavo.graph.passes.affine.sub_to_add import SubToAddPass
 from octavo.graph.passes.forms.groups_to_instances import GroupsToInstancesPass
 from octavo.graph.passes.forms.mean_to_pool import GlobalMaxPass, MaxToPoolPass
@@ -90,6 +91,7 @@ def begin(model: ir.Model, recipe: Int8, *, observes: bool = True) -> Begun:
         # What ONNX Runtime's kernels gain by; no other runtime was seen to.
         if observes:
             SumOfPartsPass(kept)(complete)
+            GatedSumPass(kept)(complete)
             SubToAddPass(kept)(complete)
             FoldScalePass()(complete)
             PoolBehindConvPass(kept)(complete)
