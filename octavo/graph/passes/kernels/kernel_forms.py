@@ -7,6 +7,7 @@ import onnx_ir as ir
 from octavo.graph.passes.kernels.bias_apart import BiasApartPass
 from octavo.graph.passes.kernels.conv_on_columns import ConvOnColumnsPass
 from octavo.graph.passes.kernels.cubic_by_conv import CubicByConvPass
+from octavo.graph.passes.kernels.few_outputs import FewOutputsPass
 from octavo.graph.passes.kernels.mish_by_exp import MishByExpPass
 from octavo.graph.passes.kernels.pad_depthwise import PadDepthwisePass
 from octavo.graph.passes.kernels.pixels_to_space import PixelsToSpacePass
@@ -35,6 +36,7 @@ FORMS = (
     PReluByConvPass,
     MishByExpPass,
     CubicByConvPass,
+    FewOutputsPass,
     TailOfPixelsPass,
     TailChannelsLastPass,
     RoundedLastPass,
