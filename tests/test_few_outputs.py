@@ -6,8 +6,11 @@ import pytest
 from graphs import as_bytes, he, network, run, sqnr, statistics_of
 
 from octavo.graph.passes.kernels.few_outputs import FewOutputsPass
+from octavo.graph.prepared import prepared
 from octavo.params.grammar import Int8
 from octavo.quantization.int8 import Images, quantize_static
+from octavo.quantization.int8.draft import Draft
+from octavo.quantization.int8.in_float import _heavy, in_float
 from octavo.runtime.kernels import optimized_nodes
 
 GENERATOR = np.random.default_rng(83)
@@ -71,3 +74,15 @@ def test_the_last_layer_of_an_int8_file_has_this_form_and_weights_as_before():
         decision = next(decision for decision in result.decisions if decision.node == "last")
         assert decision.precision == "float"
         assert ("float16" in decision.reason) == halves
+
+
+@pytest.mark.parametrize(("outputs", "stored"), [(3, {"a"}), (5, {"a", "last"})])
+def test_of_a_float_file_its_weights_are_not_the_int8_ones(outputs, stored):
+    """Theirs lie where its name is; a file's columns have another shape."""
+    model = prepared(of((3, 3), outputs, pads=[1, 1, 1, 1]))
+    draft = Draft(model, statistics_of(model, IMAGES), Int8(method="minmax", float_heads=False), {}, IMAGES)
+    whole = draft.plan()
+    assert {unit.name for unit in whole.int8} == {"a", "last"}
+    plan = in_float(draft, whole, "told", _heavy(whole))
+    assert {unit.name for unit, why in plan.reasons.items() if "weights int8 in the file" in why} == stored == set(plan.stored)
+    assert 35 < sqnr(model, draft.written(plan), IMAGES)["y"] < 60

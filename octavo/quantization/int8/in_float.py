@@ -21,8 +21,7 @@ import onnx_ir as ir
 from octavo.quantization.int8.draft import Draft
 from octavo.quantization.int8.halves import with_float32
 from octavo.quantization.int8.noise.judge import Judge, db_of
-from octavo.quantization.int8.numbers.stored import WORTH
-from octavo.quantization.int8.numbers.weights import weights_of
+from octavo.quantization.int8.numbers.stored import is_stored
 from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.runtime.host import has_vnni
@@ -152,8 +151,7 @@ def in_float(draft: Draft, whole: Plan, reason: str, stored: Collection[str]) ->
 
 def _heavy(whole: Plan) -> set[str]:
     """The layers whose weights are worth restoring, by name."""
-    layers = [unit for unit in whole.int8 if unit.kind == "linear" and unit.main.op_type != "MatMul"]
-    return {unit.main.name or "" for unit in layers if weights_of(unit.main).size >= WORTH}
+    return {unit.main.name or "" for unit in whole.int8 if unit.kind == "linear" and is_stored(unit.main)}
 
 
 def name_of(plan: Plan) -> str:

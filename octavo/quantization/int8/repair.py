@@ -14,7 +14,7 @@ from octavo.quantization.int8.noise.found import Found
 from octavo.quantization.int8.noise.judge import Judge, db_of
 from octavo.quantization.int8.noise.sensitivity import noise_of
 from octavo.quantization.int8.noise.worth import images_worth, measured_together
-from octavo.quantization.int8.numbers.stored import WORTH
+from octavo.quantization.int8.numbers.stored import is_stored
 from octavo.quantization.int8.numbers.weights import weights_of
 from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.price import Prices
@@ -143,11 +143,11 @@ class Placing:
         if not self.chained:
             return
         left, chosen = _STORED * wanted, []
-        able = [unit for unit in self.whole.int8 if unit.name in alone.weights and unit.main.op_type != "MatMul"]
+        able = [unit for unit in self.whole.int8 if unit.name in alone.weights and is_stored(unit.main)]
         sizes = {unit: weights_of(unit.main).size for unit in able}
         # Those that save most for their noise come first.
         for unit in sorted(able, key=lambda unit: alone.weights[unit.name] / sizes[unit]):
-            if sizes[unit] >= WORTH and alone.weights[unit.name] <= left:
+            if alone.weights[unit.name] <= left:
                 left -= alone.weights[unit.name]
                 chosen.append(unit)
         self.stored = {unit.main.name for unit in chosen}

@@ -9,7 +9,7 @@ from octavo.graph.names import take_place
 from octavo.graph.passes.node_pass import NodePass
 from octavo.graph.passes.qdq import constant_of, forget, new_constant
 
-__all__ = ["FewOutputsPass"]
+__all__ = ["FewOutputsPass", "runs_by_columns"]
 
 # More outputs fill blocks of channels well enough (8 of 8 channels took longer so); smaller maps are not worth another kernel.
 _MOST, _LEAST = 4, 64
@@ -32,9 +32,9 @@ class FewOutputsPass(NodePass):
     op_type = "Conv"
 
     def _rewrite(self, model: ir.Model, node: ir.Node) -> bool:
-        weights, made = constant_of(node.inputs[1]), node.outputs[0]
-        if weights is None or weights.dtype != np.float32 or not _is_offered(node, weights):
+        if not runs_by_columns(node):
             return False
+        weights, made = constant_of(node.inputs[1]), node.outputs[0]
         outputs, channels, rows, columns = weights.shape
         pads = list(node.attributes.get_ints("pads", [0] * 2 * _KERNEL))
         down = weights.transpose(0, 3, 1, 2).reshape(outputs * columns, channels, rows, 1)
@@ -60,7 +60,11 @@ class FewOutputsPass(NodePass):
         return True
 
 
-def _is_offered(node: ir.Node, weights: np.ndarray) -> bool:
+def runs_by_columns(node: ir.Node) -> bool:
+    """Whether a Conv that computes in float is written so: none of its weights is where its name is then."""
+    weights = constant_of(node.inputs[1])
+    if node.op_type != FewOutputsPass.op_type or weights is None or weights.dtype != np.float32:
+        return False
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
     plain = settings.get("auto_pad", "NOTSET") == "NOTSET" and settings.get("group", 1) == 1
     if not plain or weights.ndim != _IMAGES or weights.shape[0] > _MOST or weights.shape[-1] <= _KERNEL:

@@ -12,13 +12,19 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from octavo.graph.passes.kernels.few_outputs import runs_by_columns
 from octavo.graph.passes.qdq import forget, new_constant
-from octavo.quantization.int8.numbers.weights import Codes
+from octavo.quantization.int8.numbers.weights import Codes, weights_of
 
-__all__ = ["WORTH", "store_as_int8", "store_weights"]
+__all__ = ["WORTH", "is_stored", "store_as_int8", "store_weights"]
 
 # Restoring fewer weights than this would take more bytes than it saves.
 WORTH = 64
+
+
+def is_stored(layer: ir.Node) -> bool:
+    """Whether a layer of constant weights can have them so where it computes in float, and its file is smaller by it."""
+    return layer.op_type != "MatMul" and weights_of(layer).size >= WORTH and not runs_by_columns(layer)
 
 
 def store_weights(model: ir.Model, codes: Mapping[str, Codes]) -> None:
