@@ -53,6 +53,21 @@ def network(
     return ir.from_proto(inferred)
 
 
+def choosing_rows(generator: np.random.Generator) -> ir.Model:
+    """A layer on the rows of a map that reach above 1, as Faster R-CNN's on its regions."""
+    nodes = [
+        oh.make_node("Reshape", ["x", "rows"], ["flat"], "flat"),
+        oh.make_node("MatMul", ["flat", "square"], ["all"], "all"),
+        oh.make_node("ReduceMax", ["flat", "axis"], ["peak"], "peak", keepdims=0),
+        oh.make_node("Greater", ["peak", "one"], ["which"], "which"),
+        oh.make_node("Compress", ["all", "which"], ["some"], "some", axis=0),
+        oh.make_node("Gemm", ["some", "narrow"], ["y"], "head"),
+    ]
+    weights = {"square": he(generator, 8, 8), "narrow": he(generator, 8, 4), "one": np.float32(1)}
+    weights |= {"rows": np.array([16, 8]), "axis": np.array([1])}
+    return network(nodes, weights, ["y"], inputs={"x": [1, 1, 16, 8]})
+
+
 def as_bytes(model: ir.Model) -> bytes:
     """A graph as ONNX Runtime loads it from memory."""
     return ir.to_proto(model).SerializeToString()

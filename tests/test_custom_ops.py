@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from conftest import project_params
-from graphs import he, network, statistics_of
+from graphs import choosing_rows, he, network, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
@@ -404,18 +404,7 @@ def test_without_a_body_the_graph_is_cut_and_files_keep_the_operator(project):
 def test_sizes_that_data_decide_are_told_of_what_lies_before_the_cut(tmp_path):
     """Rows behind NonZero have the sizes of an image, on which the graph was run with the operator in it."""
     generator = np.random.default_rng(0)
-    weights = {"square": generator.standard_normal((8, 8)), "narrow": generator.standard_normal((8, 4)) * 0.3}
-    tensors = {name: value.astype(np.float32) for name, value in weights.items()}
-    tensors |= {"rows": np.array([16, 8]), "axis": np.array([1]), "one": np.float32(1)}
-    nodes = [
-        oh.make_node("Reshape", ["x", "rows"], ["flat"], "flat"),
-        oh.make_node("MatMul", ["flat", "square"], ["all"], "all"),
-        oh.make_node("ReduceMax", ["flat", "axis"], ["peak"], "peak", keepdims=0),
-        oh.make_node("Greater", ["peak", "one"], ["which"], "which"),
-        oh.make_node("Compress", ["all", "which"], ["some"], "some", axis=0),
-        oh.make_node("Gemm", ["some", "narrow"], ["scores"], "head"),
-    ]
-    model = network(nodes, tensors, ["scores"], inputs={"x": [1, 1, 16, 8]})
+    model = choosing_rows(generator)
     found = ir.val("found", ir.DataType.FLOAT, ["n"])
     model.graph.append(ir.node("MyPlugin", list(model.graph.outputs), outputs=[found], name="plugin"))
     model.graph.outputs[:] = [found]

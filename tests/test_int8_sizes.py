@@ -8,7 +8,7 @@ import onnx.helper as oh
 import onnx.numpy_helper as onh
 import onnx_ir as ir
 import pytest
-from graphs import he, inferred, network, run, statistics_of
+from graphs import choosing_rows, he, inferred, network, run, statistics_of
 
 from octavo.graph.io import copied
 from octavo.params.grammar import Int8
@@ -55,25 +55,10 @@ def test_sizes_are_those_of_the_image(sizes):
     assert shape_of(values["y"]) == (1, 4, 1, 1)
 
 
-def choosing_rows() -> ir.Model:
-    """A layer on the rows of a map that reach above 1, as Faster R-CNN's on its regions."""
-    nodes = [
-        oh.make_node("Reshape", ["x", "rows"], ["flat"], "flat"),
-        oh.make_node("MatMul", ["flat", "square"], ["all"], "all"),
-        oh.make_node("ReduceMax", ["flat", "axis"], ["peak"], "peak", keepdims=0),
-        oh.make_node("Greater", ["peak", "one"], ["which"], "which"),
-        oh.make_node("Compress", ["all", "which"], ["some"], "some", axis=0),
-        oh.make_node("Gemm", ["some", "narrow"], ["y"], "head"),
-    ]
-    weights = {"square": he(GENERATOR, 8, 8), "narrow": he(GENERATOR, 8, 4), "one": np.float32(1)}
-    weights |= {"rows": np.array([16, 8]), "axis": np.array([1])}
-    return network(nodes, weights, ["y"], inputs={"x": [1, 1, 16, 8]})
-
-
 @pytest.mark.parametrize(("found", "rows"), [(5, 5), (0, 1)])
 def test_rows_that_data_choose_are_no_batch(found, rows):
     """Layers behind 100 regions were priced as one row of each, and counted for no work at all."""
-    model = choosing_rows()
+    model = choosing_rows(GENERATOR)
     image = {"x": np.zeros((1, 1, 16, 8), np.float32)}
     image["x"][0, 0, :found, 3] = 2.0
     observe_sizes(model, image)
@@ -81,7 +66,7 @@ def test_rows_that_data_choose_are_no_batch(found, rows):
     assert shape_of(values["some"]) == (rows, 8)
     assert shape_of(values["y"]) == (rows, 4)
     nodes = [{"node": "all", "precision": "float"}, {"node": "head", "precision": "int8"}]
-    assert integer_share(choosing_rows(), nodes, image) == round(rows * 8 * 4 / (16 * 8 * 8 + rows * 8 * 4), 4)
+    assert integer_share(choosing_rows(GENERATOR), nodes, image) == round(rows * 8 * 4 / (16 * 8 * 8 + rows * 8 * 4), 4)
 
 
 def test_they_stay_beside_the_graph():
