@@ -514,7 +514,7 @@ def test_boxes_that_their_class_moves_apart_are_suppressed_as_in_float32(share):
     assert run(rounded_everywhere(result.model), feeds, optimization="off")["kept"][:, 2].tolist() == truth
 
 
-def test_an_anchor_that_is_added_to_boxes_is_converted():
+def test_an_anchor_that_is_added_to_boxes_of_no_layer_is_converted():
     nodes = [
         node("Relu", ["boxes"], ["b"], "relu"),
         node("Add", ["b", "anchors"], ["moved"], "add"),

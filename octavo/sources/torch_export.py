@@ -224,6 +224,10 @@ def _compiled_quiet() -> Iterator[None]:
     The torchscript exporter writes all of a graph that it cannot export, a thousand lines in front of the error. stderr is left:
     progress is drawn there meanwhile.
     """
+    if sys.stdout is None:
+        # A process that was started without one.
+        yield
+        return
     sys.stdout.flush()
     kept = os.dup(1)
     try:
