@@ -410,7 +410,9 @@ class TestBeforeInputs:
             conv("x", "a", "stem"),
             oh.make_node("Relu", ["a"], ["r"], "r"),
             conv("r", "b", "point"),
-            conv("r", "c", "again"),
+            # Of another tensor, or both would be one.
+            oh.make_node("LeakyRelu", ["a"], ["l"], "l"),
+            conv("l", "c", "again"),
             oh.make_node("Add", ["c", "b"], ["sum"], "sum"),
             conv("sum", "y", "point"),
         ]

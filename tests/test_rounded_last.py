@@ -47,17 +47,18 @@ def graph(kind: str = "silu", *, channels: int = DEPTH, readers: str = "conv", b
         "wb": he(generator, channels, 3, 1, 1),
         "scale": np.float32(0.03),
         "zero": np.uint8(100),
-        "codes": generator.integers(-127, 128, (DEPTH, depth, 1, 1), dtype=np.int8),
         "step": np.float32(0.01),
-        "none": np.int8(0),
         "wide": np.float32(0.5),
     }
+    # Of their own, as files have them where kernels are exact (`OwnCodesPass`).
+    for name in "yz":
+        tensors |= {f"{name}.codes": generator.integers(-127, 128, (DEPTH, depth, 1, 1), dtype=np.int8), f"{name}.none": np.int8(0)}
     nodes = [*floats(kind), oh.make_node("QuantizeLinear", ["map", "scale", "zero"], ["map.code"], "q")]
 
     def conv(name: str) -> list[onnx.NodeProto]:
         return [
             oh.make_node("DequantizeLinear", ["map.code", "scale", "zero"], [f"{name}.read"], f"{name}.dq"),
-            oh.make_node("DequantizeLinear", ["codes", "step", "none"], [f"{name}.w"], f"{name}.wdq"),
+            oh.make_node("DequantizeLinear", [f"{name}.codes", "step", f"{name}.none"], [f"{name}.w"], f"{name}.wdq"),
             oh.make_node("Conv", [f"{name}.read", f"{name}.w"], [f"{name}.raw"], name),
             oh.make_node("QuantizeLinear", [f"{name}.raw", "wide", "zero"], [f"{name}.code"], f"{name}.q"),
             oh.make_node("DequantizeLinear", [f"{name}.code", "wide", "zero"], [name], f"{name}.out"),
