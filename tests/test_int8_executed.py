@@ -604,6 +604,23 @@ def test_a_float_linear_layer_is_found_in_its_activation(op):
     assert [record["kernel"] for record in found.nodes] == ["FusedGemm", "FusedGemm"]
 
 
+def test_a_linear_layer_of_16_bit_codes_is_found_in_its_activation():
+    generator = np.random.default_rng(3)
+    weights = {name: generator.standard_normal((8, 8)).astype(np.float32) for name in ("v", "w")}
+    nodes = [
+        oh.make_node("Gemm", ["x", "v"], ["a"], "first"),
+        oh.make_node("Relu", ["a"], ["r"], "relu"),
+        oh.make_node("Gemm", ["r", "w"], ["y"], "last"),
+    ]
+    model = network(nodes, weights, ["y"], inputs={"x": [1, 8]}, opset=21)
+    feeds = [{"x": generator.standard_normal((1, 8)).astype(np.float32)} for _ in range(4)]
+    recipe = Int8(placement="all", method="minmax", symmetric=True, bits16=("r",))
+    result = quantize_static(model, statistics_of(model, feeds), recipe)
+    told = explained(model, result)
+    assert not told.unresolved
+    assert [record["kernel"] for record in told.nodes] == ["FusedGemm", "FusedGemm", "Gemm"]
+
+
 def test_a_transpose_that_onnx_runtime_makes_is_not_one_of_that_name():
     """Nodes without names are called after what they do, as ONNX Runtime calls its own."""
     model = network([oh.make_node("Relu", ["x"], ["r"]), oh.make_node("Transpose", ["r"], ["y"], "Transpose")], {}, ["y"])

@@ -89,7 +89,9 @@ class Origins:
             for table in tables:
                 if name in table and not name == node.op_type == _TURN:
                     return _pool_before(table[name]) if node.op_type == _POOL else table[name]
-        return next((self._makers[name] for output in node.outputs for name in _names(output) if name in self._makers), None)
+        # `y.raw`: what writes y before it is rounded.
+        written = (name for output in node.outputs for name in (*_names(output), output.removesuffix(".raw")))
+        return next((self._makers[name] for name in written if name in self._makers), None)
 
     def kernel(self, name: str, kernels: dict[str, list[RunNode]]) -> tuple[list[RunNode], str]:
         """(kernels of a node, whose they are where the node has none)."""
