@@ -336,6 +336,12 @@ class TestPage:
         assert "`masks`: pasted at whole pixels; a rounding moves all that is pasted by one." in page
         assert "pasted" not in markdown(MANIFEST)
 
+    def test_what_a_network_runs_faster_than_prices_say_is_named(self):
+        measured = MANIFEST["made"]["measured"] | {"faster_in_int8": ["stem", "pool"]}
+        page = markdown(MANIFEST | {"made": MANIFEST["made"] | {"measured": measured}})
+        assert "| float by prices, faster in INT8 here | stem, pool |" in page
+        assert "float by prices" not in markdown(MANIFEST)
+
     def test_without_measurements_the_tables_are_left_out(self):
         page = markdown(
             MANIFEST | {"made": MANIFEST["made"] | {"measured": {}, "warnings": [], "nodes": MANIFEST["made"]["nodes"][:1]}}

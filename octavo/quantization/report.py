@@ -77,6 +77,11 @@ def _summary(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("measured on", f"{measured['held_out_images']} calibration images that the statistics leave out"),
             *_for_calibration(measured),
             *([("placed by times of", str(measured["times_of"]))] if "times_of" in measured else []),
+            *(
+                [("float by prices, faster in INT8 here", _listed(measured["faster_in_int8"]))]
+                if "faster_in_int8" in measured
+                else []
+            ),
         ]
     ran = made["executed"]
     rows.append(("layers decided INT8", integer_layers(ran, settings.get("target", "cpu"))))

@@ -33,6 +33,8 @@ __all__ = ["Served", "in_float", "name_of", "saves_little", "served_by", "speeds
 
 # Below this share of FP32's speed a file is slower; what lies between it and 1 may be the timer's noise.
 _SLOWER = 0.95
+# How many times as fast as the placement another one must run to be taken for its speed: half of that is chance.
+_FASTER = 1.03
 # Of float's time by prices, what INT8 has to save once repair has given layers back: with less, float is as fast.
 _SAVES = 0.03
 # What slows a file with 16-bit codes, for which ONNX Runtime's CPU has no kernel.
@@ -75,9 +77,12 @@ def served_by(
     saved: float,
     judge: Judge,
     wanted_db: float,
+    faster: Callable[[], Sequence[Plan]],
+    kept: Callable[[Plan], float | None],
 ) -> Served:
-    """The placement that was found, or all in float where that is too far from FP32, or slower than FP32 or than this, or saves
-    next to no time, and rounded weights alone are close: those of all layers, or else of the few that make little noise, or none.
+    """The placement that was found, or one that runs faster and does as well, or all in float where these are too far from FP32, or
+    slower than FP32 or than this, or save next to no time, and rounded weights alone are close: those of all layers, or else of the
+    few that make little noise, or none.
 
     Args:
         model: FP32 as it came in.
@@ -90,6 +95,8 @@ def served_by(
         saved: of float's time, what the placement saves (`Placing.saved`).
         judge: measures.
         wanted_db: SQNR in dB that the network is held to.
+        faster: makes plans that may run faster than the placement's; asked where times of them are or can be known.
+        kept: the noise that such a plan leaves; None where that is too much.
     """
     costs, why, wanted = found.costs, "", 10 ** (-wanted_db / 10)
     if db_of(found.noise) < wanted_db:
@@ -98,7 +105,16 @@ def served_by(
         why = f"once it is close enough to FP32, INT8 saves {max(saved, 0.0):.1%} of float's time, by prices"
     elif costs is not None:
         other = in_float(draft, whole, "", _heavy(whole)) if rival else None
-        costs = _with_speeds(costs, model, draft, [plan for plan in (found.plan, other) if plan is not None], judge.samples[0])
+        others = faster() if costs.speeds or _is_timed(costs, draft) else ()
+        plans = [found.plan, *([other] if other is not None else []), *others]
+        timed = partial(_with_speeds, costs, model, draft, feeds=judge.samples[0])
+        costs = timed(plans)
+        if _is_timed(costs, draft) and (quick := _quicker(found.plan, others, costs.speeds)):
+            costs = replace(costs, speeds=_twice(costs.speeds, timed([found.plan, *quick]).speeds, name_of(found.plan)))
+        for plan in _quicker(found.plan, others, costs.speeds):
+            if (noise := kept(plan)) is not None:
+                found = replace(found, plan=plan, noise=noise)
+                break
         speed = costs.speeds.get(name_of(found.plan), 1.0)
         rival_speed = costs.speeds.get(name_of(other), 0.0) if other is not None else 0.0
         if speed < _SLOWER * rival_speed:
@@ -115,18 +131,35 @@ def served_by(
     return replace(found, costs=costs)
 
 
+def _quicker(plan: Plan, others: Sequence[Plan], speeds: Mapping[str, float]) -> list[Plan]:
+    """Of other plans those that run faster than one by more than chance, the fastest first."""
+    bound = _FASTER * speeds.get(name_of(plan), np.inf)
+    quick = [other for other in others if speeds.get(name_of(other), 0.0) >= bound]
+    return sorted(quick, key=lambda other: speeds[name_of(other)], reverse=True)
+
+
+def _twice(once: Mapping[str, float], again: Mapping[str, float], placed: str) -> dict[str, float]:
+    """Speeds of two timings, the higher one of the placement and the lower one of all others: these have to be faster in both."""
+    both = {name: (max if name == placed else min)(speed, once[name]) for name, speed in again.items()}
+    return {**once, **both}
+
+
 def saves_little(saved: float) -> bool:
     """Whether a placement saves too little of float's time, a share by prices (`Placing.saved`), to be kept."""
     return saved < _SAVES
 
 
+def _is_timed(costs: CostTable, draft: Draft) -> bool:
+    return costs.source is None and (has_vnni() or draft.target.saturates)
+
+
 def _with_speeds(
-    costs: CostTable, model: ir.Model, draft: Draft, plans: Sequence[Plan], feeds: Mapping[str, np.ndarray]
+    costs: CostTable, model: ir.Model, draft: Draft, plans: Sequence[Plan], *, feeds: Mapping[str, np.ndarray]
 ) -> CostTable:
     """The table with placements' speeds, where it was made here and now by the kernels that the file is for; a table that was read
     says what it knows.
     """
-    if costs.source is not None or not (has_vnni() or draft.target.saturates):
+    if not _is_timed(costs, draft):
         return costs
     written = {name_of(plan): draft.written(plan) for plan in plans}
     # Where the graph's own choices are fed, it has other inputs than the file.

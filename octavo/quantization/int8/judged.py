@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -18,6 +19,7 @@ from octavo.quantization.int8.placed import Placed
 from octavo.quantization.int8.plan import Plan
 from octavo.quantization.int8.pricing.costs import CostTable
 from octavo.quantization.int8.pricing.trade import Noise
+from octavo.quantization.int8.rivals import rivals_of
 
 __all__ = ["Made", "judged"]
 
@@ -59,6 +61,13 @@ def judged(
     draft, plan, noise, placing, record = of.ranged.draft, of.ranged.plan, of.ranged.noise, of.placing, of.record
     # The speed of operator form is not asked for.
     asked = recipe.repair and (recipe.format == "qdq" or db_of(of.left) < record["fidelity_db"])
+    wanted = 10 ** (-record["fidelity_db"] / 10)
+
+    def kept(rival: Plan) -> float | None:
+        heads = judge.judge(draft.written(rival, judge.heads))
+        left = max(heads, found.noise(found.f1(draft.written(rival)))) if found is not None and heads <= wanted else heads
+        return heads if left <= wanted else None
+
     if asked and draft.target.layout == "kernels":
         served = served_by(
             model,
@@ -70,16 +79,22 @@ def judged(
             saved=placing.saved(plan),
             judge=judge,
             wanted_db=record["fidelity_db"],
+            faster=partial(rivals_of, of, wanted),
+            kept=kept,
         )
+        if served.plan is not plan:
+            noise = served.noise
+        rivalled = set(served.plan.int8) - set(plan.int8)
+        if rivalled:
+            record["faster_in_int8"] = [unit.main.name for unit in served.plan.int8 if unit in rivalled]
         plan, costs = served.plan, served.costs
         if served.why:
-            noise = served.noise
             record["in_float"] = served.why
             if db_of(noise) >= bound:
                 # What of it was too dear in INT8 says nothing of this file.
                 record = {key: value for key, value in record.items() if not key.startswith("dear")} | {"fidelity_db": bound}
     if "in_float" not in record and draft.target.layout == "kernels":
-        plan, noise = with_float32(draft, plan, judge, 10 ** (-record["fidelity_db"] / 10))
+        plan, noise = with_float32(draft, plan, judge, wanted)
     if found is not None:
         as_placed = plan is of.ranged.plan and draft is placing.draft
         record["found_f1"] = round(placing.f1(plan) if as_placed else found.f1(draft.written(plan)), 4)
