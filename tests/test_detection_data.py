@@ -710,6 +710,22 @@ class TestClassMap:
         assert classes_of(root, form, names, cat=None) == [1]
         assert classes_of(root, form, Classes(5), cat=4, dog=None) == [4, 4]
 
+    @pytest.mark.parametrize("form", WRITERS)
+    def test_a_star_speaks_of_all_that_no_class_is_called_as(self, form, tmp_path):
+        """A model of one class on a set of many."""
+        root = WRITERS[form](tmp_path)
+        assert classes_of(root, form, Classes(1, ("dog",)), **{"*": None}) == [0]
+        assert classes_of(root, form, Classes(2, ("other", "dog")), **{"*": "other"}) == [0, 1, 0]
+        # Its key goes before a name, and that before the star.
+        assert classes_of(root, form, Classes(2, ("cat", "dog")), **{"dog": None, "*": 7}) == [0, 0]
+        assert classes_of(root, form, Classes(1), **{"cat": 0, "*": None}) == [0, 0]
+        with pytest.raises(DataError, match=r"'dog' .*becomes 'Dogs', which is no class of the model, near: dogs"):
+            classes_of(root, form, Classes(2, ("cat", "dogs?")), **{"*": "Dogs"})
+
+    def test_a_star_takes_numbers_that_nothing_names(self, tmp_path):
+        root = write_yolo(tmp_path, names=None)
+        assert read(root, "yolo", Classes(1, ("cat",)), class_map={0: "cat", "*": None})[0].objects.classes.tolist() == [0, 0]
+
     def test_numbers_are_keys_where_the_format_has_them(self, tmp_path):
         root = write_coco(tmp_path / "coco")
         for block in ({17: 3, 18: None}, {"17": 3, "dog": None}):
@@ -727,7 +743,7 @@ class TestClassMap:
         with pytest.raises(DataError, match=r"'dog'.* \(1 objects, near: dogs\)") as caught:
             classes_of(WRITERS[form](tmp_path), form, Classes(2, ("cat", "dogs")))
         assert "`here.class_map: {dog: name or index}`" in caught.value.mend
-        assert "null" in caught.value.mend
+        assert '`{dog: null}` to leave its objects out, `{"*": null}` those of all that no class is called as' in caught.value.mend
         assert "task.classes" in caught.value.mend
 
     @pytest.mark.parametrize("called", ["1", "No", "a: b", "1.5"])

@@ -4,7 +4,8 @@ In this order:
 1. `class_map` of the set in params.yaml: by the set's class name or number, to the model's class by name or index; null leaves its
    objects out;
 2. the model's class of the same name (`task.classes`), case aside where none is spelt alike;
-3. without `task.classes`, as the format has it: the place in the order of the ids (COCO), the number itself (YOLO); a set that
+3. what `class_map` says of all others, `"*"`;
+4. without `task.classes`, as the format has it: the place in the order of the ids (COCO), the number itself (YOLO); a set that
    gives names alone (PASCAL VOC) has to be told.
 """
 
@@ -26,6 +27,8 @@ from octavo.progress import say
 __all__ = ["Category", "class_indices"]
 
 Key = int | str
+# The key of `class_map` that speaks of all classes that nothing else places.
+_OTHERS = "*"
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,14 @@ def class_indices(
     unplaced: list[Category] = []
     for category in (category for category in categories if counts.get(category.key)):
         told, target = _told(category, categories, images)
-        if told:
+        like = names.like(category.name) if classes.names is not None and category.name is not None and not told else None
+        if like is not None:
+            indices[category.key] = like
+        elif told or _OTHERS in images.class_map:
+            target = target if told else images.class_map[_OTHERS]
             indices[category.key] = None if target is None else names.index(target, category, where)
         elif classes.names is not None and category.name is not None:
-            like = names.like(category.name)
-            if like is None:
-                unplaced.append(category)
-            else:
-                indices[category.key] = like
+            unplaced.append(category)
         elif unnamed == "number":
             indices[category.key] = int(category.key)
         else:
@@ -168,7 +171,7 @@ def _spellings(category: Category, categories: Sequence[Category]) -> list[Key]:
 
 def _strangers(categories: Sequence[Category], images: ImageSet) -> list[str]:
     """The keys of `class_map` that are no class of these, each with those that are spelt nearly so."""
-    known = {name for category in categories for name in _spellings(category, categories)}
+    known = {name for category in categories for name in _spellings(category, categories)} | {_OTHERS}
     names = [category.name for category in categories if category.name is not None]
     return [f"{key!r}{_near(str(key), names)}" for key in images.class_map if key not in known]
 
@@ -207,7 +210,8 @@ def _unmatched(unplaced: Sequence[Category], counts: Mapping[Key, int], names: S
     first = unplaced[0].as_key
     return DataError(
         f"{where}: no class of the model ({len(names)}, `task.classes`) is called as the set's {shown(said)}",
-        f"`{where}.class_map: {{{first}: name or index}}`, `{{{first}: null}}` to leave its objects out, or correct `task.classes`",
+        f"`{where}.class_map: {{{first}: name or index}}`, `{{{first}: null}}` to leave its objects out, "
+        f'`{{"{_OTHERS}": null}}` those of all that no class is called as, or correct `task.classes`',
     )
 
 
