@@ -621,6 +621,24 @@ def test_a_linear_layer_of_16_bit_codes_is_found_in_its_activation():
     assert [record["kernel"] for record in told.nodes] == ["FusedGemm", "FusedGemm", "Gemm"]
 
 
+def test_a_norm_that_becomes_a_head_over_pixels_is_no_surprise():
+    """What brings its values to rows and back is named after it, and moves floats; of one channel it is a dense layer."""
+    generator = np.random.default_rng(3)
+    tensors = {name: np.abs(generator.standard_normal(1)).astype(np.float32) + 1 for name in ("scale", "bias", "mean", "var")}
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        oh.make_node("Relu", ["c"], ["r"], "relu"),
+        oh.make_node("BatchNormalization", ["r", "scale", "bias", "mean", "var"], ["y"], "norm"),
+    ]
+    model = network(nodes, {"w": generator.standard_normal((1, 3, 1, 1)).astype(np.float32), **tensors}, ["y"])
+    result = quantize_static(model, statistics_of(model, [{"x": image} for image in IMAGES]), Int8(placement="all"))
+    norm = {decision.node: decision for decision in result.decisions}["norm"]
+    assert (norm.precision, norm.reason) == ("int8", "integer kernel over pixels, which writes float")
+    told = explained(model, result)
+    assert told.unexpected == []
+    assert {record["node"]: record["runs"] for record in told.nodes}["norm"] == "int8"
+
+
 def test_a_transpose_that_onnx_runtime_makes_is_not_one_of_that_name():
     """Nodes without names are called after what they do, as ONNX Runtime calls its own."""
     model = network([oh.make_node("Relu", ["x"], ["r"]), oh.make_node("Transpose", ["r"], ["y"], "Transpose")], {}, ["y"])

@@ -129,11 +129,17 @@ class _Found:
         return self.decision.arithmetic or self.decision.precision
 
     @property
+    def is_layer(self) -> bool:
+        """Whether the node is a layer, or became one of integers, as a BatchNormalization does that no layer takes in."""
+        became = any(kernel.kind == "int8" and re.search(WEIGHTED["Conv"], kernel.op_type) for kernel in self.kernels)
+        return self.decision.op_type in WEIGHTED or (became and not self.into)
+
+    @property
     def computing(self) -> list[RunNode]:
         """Those of the kernels that do it. Around these its values may be moved; and what an anchor decoder computes behind a
         layer is written in parts that have the layer's name before theirs (`RowsOfAnchorsPass`).
         """
-        family = re.compile(WEIGHTED.get(self.decision.op_type, ""))
+        family = re.compile(WEIGHTED.get(self.decision.op_type, WEIGHTED["Conv"] if self.is_layer else ""))
         own = [kernel for kernel in self.kernels if family.search(kernel.op_type)]
         own = own or self.kernels
         return [kernel for kernel in own if kernel.op_type not in _AROUND] or own
@@ -149,7 +155,7 @@ class _Found:
             return False
         if self.decided == "int8":
             # A layer that writes float (`heads.pixel_heads`) has its values moved in float.
-            looked = self.computing if self.decision.op_type in WEIGHTED else self.kernels
+            looked = self.computing if self.is_layer else self.kernels
             return any(kernel.kind in ("float", "fp16") for kernel in looked)
         if self.decided == "float":
             return not self.alike and all(kernel.kind == "int8" for kernel in self.kernels)
