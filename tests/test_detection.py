@@ -89,6 +89,18 @@ class TestFamilies:
         assert not FAMILIES["yolox"].fits({"output": rows}, SMALL)
         assert decoded("yolox-decoded", {"output": rows}).xyxy == pytest.approx(boxes.xyxy, abs=1e-5)
 
+    def test_centres_far_from_their_cells_are_yolox_where_the_decoder_says_so(self):
+        """Of an image of another scale than a network was trained on (0..255 for -2..2) centres lie 200 cells away."""
+        rows = np.random.default_rng(0).normal(0, 60, (1, 16 + 4 + 1, 7)).astype(np.float32)
+        rows[..., 4:] = rows[..., 4:] > 0
+        assert np.abs(rows[..., :2]).max() > 32
+        assert family_of({"output": rows}, SMALL, "yolox").name == "yolox"
+        # Centres that follow their cells are decoded, whatever it says.
+        grid, step = centres(SMALL, (8, 16, 32), 0.5)
+        rows[0, :, :2], rows[0, :, 2:4] = grid * step, 8
+        with pytest.raises(DataError, match="use yolox-decoded"):
+            family_of({"output": rows}, SMALL, "yolox")
+
     @pytest.mark.parametrize("classes", [2, 6])
     def test_yolov4_has_its_scores_apart(self, classes):
         boxes, scores = np.zeros((1, 3 * 21, 1, 4), np.float32), np.zeros((1, 3 * 21, classes), np.float32)

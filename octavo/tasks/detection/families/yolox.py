@@ -55,6 +55,12 @@ def _fits(outputs: Outputs, size: Size) -> bool:
     return rows is not None and not _is_decoded(rows, size) and are_scores(rows[:, 4:])
 
 
+def _allows(outputs: Outputs, size: Size) -> bool:
+    """Whether centres may be in cells, however far from theirs: of an image that the network was not made for they are far, too."""
+    rows = _rows(outputs, size)
+    return rows is not None and not _follows_cells(rows[:, :2], size) and are_scores(rows[:, 4:])
+
+
 def _allows_decoded(outputs: Outputs, size: Size) -> bool:
     rows = _rows(outputs, size)
     if rows is None or not _is_decoded(rows, size) or not are_scores(rows[:, 4:]):
@@ -78,6 +84,7 @@ FAMILY = Family(
     networks="YOLOX as its exporter writes it",
     layout="1 x n x (5 + c): centre and log of size, in cells, objectness, class scores at n cells; 1 x 3549 x 85 for 416x416",
     fits=_fits,
+    allows=_allows,
     rows=_located,
     classes=yolov5.classes,
 )
