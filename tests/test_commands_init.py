@@ -22,6 +22,7 @@ from grid_detector import grid_detector, write_squares
 from PIL import Image
 from test_commands_inspect import octavo
 
+from octavo.errors import DataError
 from octavo.graph.io import save
 from octavo.images.dataset import open_set, refuse_overlap
 from octavo.intake import choosing
@@ -301,6 +302,40 @@ def test_the_images_own_mean_is_tried_where_labels_can_tell(folder, labelled, fi
         assert "0..255 less these images' mean RGB is clearly better" in words
         assert mean.keys["scale"] == 1
         assert mean.keys["mean"] == pytest.approx([40, 40, 40], abs=2)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_what_is_usual_does_not_run_and_another_scale_does(folder, labelled):
+    """A family that tells its numbers is held to them, unless its network cannot take them; the others were not looked at."""
+    generator = np.random.default_rng(0)
+    for level in range(10):
+        kind = folder / (f"lights/{level}" if labelled else "lights")
+        kind.mkdir(parents=True, exist_ok=True)
+        for place in range(2):
+            pixels = generator.integers(25 * level + 9, 25 * level + 16, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(kind / f"{level}{place}.png")
+    task = TaskGuess({"name": "classification"}, classes=10)
+    first = Guessed({"size": [32, 32], "resize": {"rule": "stretch"}, "scale": 1}, label="0..255", firm=True)
+
+    def run(image: np.ndarray) -> dict[str, np.ndarray]:
+        if image.max() > 10:
+            raise DataError("not finite", "other pixels")
+        return {"logits": -2000 * np.square(image.mean() - np.arange(0.05, 1, 0.1, dtype=np.float32))[None]}
+
+    found, words = choosing.chosen(first, task, guessed_data(task, folder / "lights", None), run)
+    assert "0..255 RGB does not run" in words
+    assert words.endswith(": 0..1 RGB is clearly better than what is usual")
+    assert found.label == "0..1"
+
+
+def test_where_no_candidate_runs_nothing_is_measured(folder):
+    def run(image: np.ndarray) -> dict[str, np.ndarray]:
+        raise DataError("not finite", "other pixels")
+
+    task = TaskGuess({"name": "classification"}, classes=2)
+    first = Guessed({"size": [32, 32], "resize": {"rule": "stretch"}})
+    found, words = choosing.chosen(first, task, guessed_data(task, folder / "photos", None), run)
+    assert (found, words) == (first, "nothing: the network does not run on these images so")
 
 
 def test_where_nothing_matches_what_is_usual_is_not_called_best(folder):

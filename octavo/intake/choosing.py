@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from octavo.errors import OctavoError
 from octavo.images.dataset import Item
 from octavo.images.preprocess import preprocess
@@ -55,10 +57,11 @@ def chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Run) -> tuple[
         return tried(run, block, items, [one.block() for one in some])
 
     trial = attempt(candidates)
-    if trial is None or trial.results[0] is None:
+    if trial is None or not any(trial.results):
         return first, "" if trial is None else "nothing: the network does not run on these images so"
     results = list(trial.results)
-    open_ = trial.labelled or not first.firm
+    # What these networks take this one cannot, where it does not run on that.
+    open_ = trial.labelled or not first.firm or results[0] is None
     best = _best(results[:usual]) if open_ else 0
     if own and trial.labelled:
         best = _best([results[best], *results[usual:]], [best, *range(usual, len(results))])
@@ -76,7 +79,7 @@ def chosen(first: Guessed, task: TaskGuess, data: DataGuess, run: Run) -> tuple[
         verdict = (
             f"{candidates[best].label} {candidates[best].keys.get('colour', 'rgb').upper()} is clearly better than what is usual"
         )
-    elif all(result is None or result.mean <= results[0].mean for result in results):
+    elif results[0] is not None and all(result is None or result.mean <= results[0].mean for result in results):
         verdict = "what is usual is best"
     elif not open_:
         verdict = "without labels that is no reason to leave what these networks take"
@@ -107,10 +110,14 @@ def _seconds(run: Run, guess: Guessed, items: Sequence[Item]) -> float:
 
 
 def _best(results: Sequence[Tried | None], places: Sequence[int] | None = None) -> int:
-    """The place of the first, or of the best where that is clearly better; `places` are theirs where these are some of several."""
+    """The place of the first, or of the best where that is clearly better; `places` are theirs where these are some of several.
+
+    A first one that does not run understands nothing of any image.
+    """
     present = [place for place, result in enumerate(results) if result is not None]
-    place = max(present, key=lambda one: results[one].mean)
-    found = place if place and results[place].clearly_beats(results[0]) else 0
+    place = max(present, key=lambda one: results[one].mean, default=0)
+    usual = results[0] or (Tried(np.zeros_like(results[place].scores)) if present else None)
+    found = place if place and results[place].clearly_beats(usual) else 0
     return found if places is None else places[found]
 
 
