@@ -10,7 +10,7 @@ import numpy as np
 
 from octavo import cli
 from octavo.files import replace_dir, sha256_path
-from octavo.graph.selection import selects
+from octavo.graph.selection import selects, unpools
 from octavo.images.dataset import Images
 from octavo.images.feeds import Feeds
 from octavo.images.input_sizes import refuse_fixed_sides, refuse_untaken
@@ -64,7 +64,7 @@ def main() -> None:
             "input": block_hash(spec.input),
             "notes": [*fetched.notes, *feeds.told, *refused],
         }
-        selecting = selects(fetched.model)
+        selecting = selects(fetched.model) or unpools(fetched.model)
         tensors = [tensor for _, tensor in samples]
         if not isinstance(shape[0], int):
             refuse_mixed_batch(answer, tensors, outputs, selecting=selecting, own=None if spec.source.dynamic_batch else shape[0])

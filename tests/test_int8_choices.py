@@ -13,7 +13,7 @@ import pytest
 from octavo.calibration.collector import collect
 from octavo.graph.clean import clean
 from octavo.graph.passes.shapes import InferShapesPass
-from octavo.graph.selection import choosing, held, released, selects
+from octavo.graph.selection import choosing, held, released, selects, unpools
 from octavo.params.grammar import Int8
 from octavo.quantization.choices import with_choices
 from octavo.quantization.fp16 import quantize_fp16
@@ -496,3 +496,15 @@ def test_a_small_rtdetr_keeps_its_queries_and_boxes(tmp_path):
             assert 10 * np.log10((truth[name] ** 2).sum() / ((truth[name] - got[name]) ** 2).sum()) > least
         first, second = matched_rows(truth, run(result.model, {"input": whole["input"]}))
         assert np.median(np.abs(first["pred_boxes"] - second["pred_boxes"]).max(axis=2)) < 0.05
+
+
+@pytest.mark.parametrize(("reader", "reads"), [("MaxUnpool", True), ("Relu", False)])
+def test_reading_where_maxima_were_is_no_choice_of_rows_but_moves_values(reader, reads):
+    pool = oh.make_node("MaxPool", ["x"], ["m", "i"], kernel_shape=[2, 2], strides=[2, 2])
+    sizes = {"kernel_shape": [2, 2], "strides": [2, 2]} if reads else {}
+    nodes = [pool, oh.make_node(reader, ["m", "i"] if reads else ["m"], ["y"], **sizes)]
+    side = 8 if reads else 4
+    x, y = (oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2, each, each]) for name, each in (("x", 8), ("y", side)))
+    model = ir.from_proto(oh.make_model(oh.make_graph(nodes, "g", [x], [y]), opset_imports=[oh.make_opsetid("", 17)]))
+    assert unpools(model) == reads
+    assert not selects(model)

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from octavo.graph.custom_ops.cut import reads, tail, with_inner
 from octavo.graph.operators import LAYERS
 
-__all__ = ["SELECTS", "choosing", "finds_peaks", "held", "pasted", "released", "selects", "suppression", "tells_places"]
+__all__ = ["SELECTS", "choosing", "finds_peaks", "held", "pasted", "released", "selects", "suppression", "tells_places", "unpools"]
 
 # Behind these one value more or less moves all others.
 SELECTS = frozenset({"ArgMax", "ArgMin", "Compress", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
@@ -58,6 +58,15 @@ def finds_peaks(node: ir.Node) -> bool:
 def selects(model: ir.Model) -> bool:
     """Whether outputs depend on a choice among values (TopK, suppression, ArgMax, peaks), where small differences become large."""
     return any(map(tells_places, ir.traversal.RecursiveGraphIterator(model.graph)))
+
+
+def unpools(model: ir.Model) -> bool:
+    """Whether the graph reads where a MaxPool found its maxima (MaxUnpool of SegNet and ENet, torch's as a ScatterND): of two
+    values that are level to within a rounding either is the largest, and the other's place is empty.
+    """
+    every = ir.traversal.RecursiveGraphIterator(model.graph)
+    places = [node.outputs[1] for node in every if node.op_type == "MaxPool" and len(node.outputs) > 1]
+    return any(list(place.uses()) or place.is_graph_output() for place in places)
 
 
 def choosing(model: ir.Model, *, before_layers: bool, whole_numbers: bool = False) -> list[str]:

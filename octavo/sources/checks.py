@@ -10,7 +10,7 @@ import numpy as np
 
 from octavo.errors import ModelRunError, SourceError
 from octavo.layout import TORCH_OUTPUTS
-from octavo.sources.same_rows import SAME_ROWS, TOLERANCE, Run, in_rows, same_rows
+from octavo.sources.same_rows import SAME_ROWS, SAME_VALUES, TOLERANCE, Run, in_rows, same_rows, same_values
 
 __all__ = [
     "compare_at_another_size",
@@ -39,11 +39,13 @@ def compare_with_reference(
         outputs: the graph's outputs on them.
         folder: `torch_outputs.npz` goes here, with keys "<sha256>/<output>".
         selecting: the graph chooses among values (`octavo.graph.selection`): rows are compared with their counterparts, wherever
-            they stand, and a tenth of them may have none.
+            they stand, and a tenth of them may have none. Of outputs without rows (maps behind peaks, or behind places of
+            maxima) two values in a hundred may be others.
 
     Returns:
-        `images`, `max_abs_diff` (of rows that are the same, where rows are chosen), `largest_output`, and with `selecting`
-        `same_rows`, their share, and where that is small `own_rows`, which share the module itself keeps (`own_rows`).
+        `images`, `max_abs_diff` (of rows or values that are the same, with `selecting`), `largest_output`, and with `selecting`
+        `same_values`, their share, or `same_rows`, that of rows, and where that is small `own_rows`, which share the module itself
+        keeps (`own_rows`).
 
     Raises:
         SourceError: they differ by more than rounding does.
@@ -73,6 +75,7 @@ def _own(reference: Run, tensors: Sequence[np.ndarray], truths: Sequence[Outputs
 def told(found: Mapping[str, Any]) -> str:
     """What `compare_with_reference` found, in words."""
     rows = f", in {found['same_rows']:.1%} of the rows" if "same_rows" in found else ""
+    rows = f", in {found['same_values']:.2%} of the values" if "same_values" in found else rows
     own = ""
     if "own_rows" in found:
         own = (
@@ -170,23 +173,27 @@ def compared(
     Raises:
         SourceError: they differ by more than rounding does.
     """
-    shares = None
+    shares, what, least = None, "rows", SAME_ROWS
     pairs = list(zip(truths, outputs, strict=True))
+    values = [(truth[key], mine[key]) for truth, mine in pairs for key in truth]
     if selecting and in_rows(pairs):
         pairs, shares = same_rows(pairs)
-    values = [(truth[key], mine[key]) for truth, mine in pairs for key in truth]
-    if any(truth.shape != mine.shape for truth, mine in values):
+    elif any(truth.shape != mine.shape for truth, mine in values):
         truth, mine = next(pair for pair in values if pair[0].shape != pair[1].shape)
         raise SourceError(f"{names[0]} puts out {list(mine.shape)} where {names[1]} puts out {list(truth.shape)}", mend)
-    largest = max(float(np.abs(truth - mine).max(initial=0.0)) for truth, mine in values)
+    elif selecting:
+        what, least = "values", SAME_VALUES
+        pairs, shares = same_values(pairs)
+    largest = max(float(np.abs(truth[key] - mine[key]).max(initial=0.0)) for truth, mine in pairs for key in truth)
     scale = max(float(np.abs(truth).max(initial=0.0)) for truth in (value for each in truths for value in each.values()))
-    others = shares is not None and shares < SAME_ROWS
-    steady = own() if others else 1.0
-    if not largest <= TOLERANCE * max(scale, 1e-6) or (others and steady >= SAME_ROWS):
-        rows = "" if shares is None else f"; {shares:.0%} of its rows are the same"
-        raise SourceError(f"{names[0]} differs from {names[1]} by {largest:.3g} (outputs reach {scale:.3g}){rows}", mend)
+    others = shares is not None and shares < least
+    # Other rows may be chance; of a map's values the share alone counts.
+    steady = own() if others and what == "rows" else 1.0
+    if not largest <= TOLERANCE * max(scale, 1e-6) or (others and steady >= least):
+        same = "" if shares is None else f"; {shares:.0%} of its {what} are the same"
+        raise SourceError(f"{names[0]} differs from {names[1]} by {largest:.3g} (outputs reach {scale:.3g}){same}", mend)
     found = {"images": len(truths), "max_abs_diff": largest, "largest_output": scale}
-    found |= {} if shares is None else {"same_rows": round(shares, 4)}
+    found |= {} if shares is None else {f"same_{what}": round(shares, 6 if what == "values" else 4)}
     return found | ({"own_rows": round(steady, 4)} if others else {})
 
 
@@ -224,10 +231,12 @@ def refuse_mixed_batch(
     both = run(np.concatenate(tensors[:2]))
     chosen = selecting and all(value.ndim >= 3 and len(value) == 2 for value in both.values())
     pairs = [(outputs[place], {name: value[place : place + 1] for name, value in both.items()}) for place in range(2) if chosen]
-    if pairs and in_rows(pairs):
-        if same_rows(pairs)[1] < SAME_ROWS:
+    maps = all(truth[name].shape == mine[name].shape for truth, mine in pairs for name in truth)
+    if pairs and (in_rows(pairs) or maps):
+        what, share, least = ("rows", same_rows, SAME_ROWS) if in_rows(pairs) else ("values", same_values, SAME_VALUES)
+        if share(pairs)[1] < least:
             raise SourceError(
-                f"the rows of two images in one batch are not those that each gives alone: {inside}",
+                f"the {what} of two images in one batch are not those that each gives alone: {inside}",
                 mend,
             )
         return

@@ -12,7 +12,7 @@ from torch import nn
 from octavo.errors import SourceError
 from octavo.graph.io import load
 from octavo.graph.prepared import prepared
-from octavo.graph.selection import selects
+from octavo.graph.selection import selects, unpools
 from octavo.params.grammar import Source
 from octavo.runtime.session import Session
 from octavo.sources.checks import compare_with_graph
@@ -56,5 +56,5 @@ def trainable(source: Source, graph: str | Path, image_input: str, images: np.nd
     singles = [images[place : place + 1] for place in range(len(images))]
     session = Session(graph)
     outputs = [session.run({image_input: single}) for single in singles]
-    compare_with_graph(reference(module), singles, outputs, selecting=selects(model))
+    compare_with_graph(reference(module), singles, outputs, selecting=selects(model) or unpools(model))
     return module
