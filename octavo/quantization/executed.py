@@ -130,9 +130,10 @@ class _Found:
 
     @property
     def is_layer(self) -> bool:
-        """Whether the node is a layer, or became one of integers, as a BatchNormalization does that no layer takes in."""
+        """Whether the node is a layer, or a BatchNormalization that became one of integers, as no layer takes it in."""
         became = any(kernel.kind == "int8" and re.search(WEIGHTED["Conv"], kernel.op_type) for kernel in self.kernels)
-        return self.decision.op_type in WEIGHTED or (became and not self.into)
+        norm = self.decision.op_type == "BatchNormalization" and not self.into
+        return self.decision.op_type in WEIGHTED or (norm and became)
 
     @property
     def computing(self) -> list[RunNode]:
