@@ -19,7 +19,7 @@ from typing import Literal
 import yaml
 
 from octavo.errors import DataError
-from octavo.images.formats.listed import GAPS, Classes
+from octavo.images.formats.listed import GAPS, OTHERS, Classes
 from octavo.images.formats.places import shown
 from octavo.params.grammar import ImageSet
 from octavo.progress import say
@@ -27,8 +27,6 @@ from octavo.progress import say
 __all__ = ["Category", "class_indices"]
 
 Key = int | str
-# The key of `class_map` that speaks of all classes that nothing else places.
-_OTHERS = "*"
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,8 @@ def class_indices(
         like = names.like(category.name) if classes.names is not None and category.name is not None and not told else None
         if like is not None:
             indices[category.key] = like
-        elif told or _OTHERS in images.class_map:
-            target = target if told else images.class_map[_OTHERS]
+        elif told or OTHERS in images.class_map:
+            target = target if told else images.class_map[OTHERS]
             indices[category.key] = None if target is None else names.index(target, category, where)
         elif classes.names is not None and category.name is not None:
             unplaced.append(category)
@@ -171,7 +169,7 @@ def _spellings(category: Category, categories: Sequence[Category]) -> list[Key]:
 
 def _strangers(categories: Sequence[Category], images: ImageSet) -> list[str]:
     """The keys of `class_map` that are no class of these, each with those that are spelt nearly so."""
-    known = {name for category in categories for name in _spellings(category, categories)} | {_OTHERS}
+    known = {name for category in categories for name in _spellings(category, categories)} | {OTHERS}
     names = [category.name for category in categories if category.name is not None]
     return [f"{key!r}{_near(str(key), names)}" for key in images.class_map if key not in known]
 
@@ -211,7 +209,7 @@ def _unmatched(unplaced: Sequence[Category], counts: Mapping[Key, int], names: S
     return DataError(
         f"{where}: no class of the model ({len(names)}, `task.classes`) is called as the set's {shown(said)}",
         f"`{where}.class_map: {{{first}: name or index}}`, `{{{first}: null}}` to leave its objects out, "
-        f'`{{"{_OTHERS}": null}}` those of all that no class is called as, or correct `task.classes`',
+        f'`{{"{OTHERS}": null}}` those of all that no class is called as, or correct `task.classes`',
     )
 
 

@@ -16,6 +16,7 @@ from octavo.params.grammar import ImageSet
 
 __all__ = [
     "GAPS",
+    "OTHERS",
     "Classes",
     "Listed",
     "Reader",
@@ -27,6 +28,8 @@ __all__ = [
     "refuse_lost",
 ]
 
+# The key of `class_map` that speaks of all classes, or values of masks, that nothing else places.
+OTHERS = "*"
 # Names that stand for no class, where class indices have gaps (torchvision's detectors keep COCO's 91 category ids).
 GAPS = frozenset({"N/A", "__background__"})
 # Names of files and folders that are shown nowhere begin so.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.errors import DataError
-from octavo.images.formats.listed import Classes, Listed, dataset_folders, image_files, refuse_lost
+from octavo.images.formats.listed import OTHERS, Classes, Listed, dataset_folders, image_files, refuse_lost
 from octavo.images.formats.places import composed, shown
 from octavo.images.masks import VOID, Mask
 from octavo.params.grammar import HeadMasks, ImageSet
@@ -16,7 +16,6 @@ __all__ = ["read"]
 
 # Where masks lie beside `images`, where `annotations` does not name their folder.
 FOLDERS = ("masks", "gt_masks", "labels", "annotations")
-OTHERS = "*"
 
 
 def read(root: Path, images: ImageSet, where: str, classes: Classes) -> list[Listed]:
